@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     # For type checkers and editors only; a test holds that it names the same things as `_DEFINED_IN`.
+    from mainstem.capture.capture import Capture
     from mainstem.errors import (
         AlreadyExists,
         AppendConflict,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
         NewerFormat,
         NotFound,
         NotYet,
+        PositionLost,
         QueueNotFound,
         SchemaMismatch,
         TopicExists,
@@ -70,6 +72,7 @@ __all__ = [
     "Backoff",
     "BeyondEnd",
     "BrokerUnavailable",
+    "Capture",
     "Conflict",
     "Corrupt",
     "CorruptBlock",
@@ -100,6 +103,7 @@ __all__ = [
     "NewerFormat",
     "NotFound",
     "NotYet",
+    "PositionLost",
     "Producer",
     "Queue",
     "QueueNotFound",
@@ -117,6 +121,7 @@ __all__ = [
 # What is not listed here is an error and comes from mainstem.errors.
 _DEFINED_IN = {
     "Backoff": "mainstem.log.backoff",
+    "Capture": "mainstem.capture.capture",
     "Flow": "mainstem.flows.flow",
     "Keep": "mainstem.log.keep_rule",
     "Lag": "mainstem.log.lag",

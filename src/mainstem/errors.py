@@ -5,7 +5,7 @@
     ├── AlreadyExists              TopicExists
     ├── Invalid (ValueError)       InvalidName, SchemaMismatch, InvalidRows, NewerFormat
     ├── Conflict                   AppendConflict, BeyondEnd, Fenced
-    ├── FellOff                    records that are no longer retained; MissedDeletions
+    ├── FellOff                    records that are no longer retained; MissedDeletions, PositionLost
     ├── Corrupt                    CorruptBlock, CorruptManifest, CorruptSegment, CorruptHome, CorruptView
     ├── Unavailable (OSError)      BrokerUnavailable, DatabaseUnavailable, DiskFull, LockHeld,
     │                              IncompleteAppend, NotYet
@@ -59,6 +59,7 @@ __all__ = [
     "NewerFormat",
     "NotFound",
     "NotYet",
+    "PositionLost",
     "QueueNotFound",
     "SchemaMismatch",
     "TopicExists",
@@ -259,6 +260,12 @@ class FellOff(MainstemError):
 
 class MissedDeletions(FellOff):
     """Compaction removed tombstones that a reader had not read, from `first_lost` to `last_lost`."""
+
+
+class PositionLost(FellOff):
+    """The source of a capture no longer has every change after `position`."""
+
+    position: str = ""
 
 
 class Corrupt(MainstemError):

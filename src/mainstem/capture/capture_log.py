@@ -1,0 +1,240 @@
+"""CaptureLog: what a capture writes into the log, each time in one transaction of its producer.
+
+    <capture>.<table>                        rows of a table
+    mainstem.capture.<name>.transactions     a row for each transaction of the source, with the position after it
+    mainstem.capture.<name>.state            compacted; for each table its columns and its snapshot, and the source
+    mainstem.capture.<name>.rejected         messages of the outbox that no topic accepted
+
+The last row of `transactions` is the position of the capture: it is committed with the rows up to it, so after a crash
+both are there or neither. A row without a transaction states that nothing happened up to a position.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from mainstem.capture.capture import Capture
+from mainstem.capture.captured_table import CapturedTable
+from mainstem.capture.source import ORIGIN, SourceTable, SourceTransaction
+from mainstem.errors import Conflict, Invalid, TopicNotFound
+from mainstem.log.append_result import token_of
+from mainstem.log.log import Log
+from mainstem.log.producer import Producer
+from mainstem.log.record import CHANGE, HEADERS
+from mainstem.log.topic import Topic
+from mainstem.log.topic_settings import TopicSettings
+from mainstem.log.transaction import Transaction
+
+__all__ = ["CaptureLog", "topic_settings"]
+
+TRANSACTIONS = "position STRING, transaction BIGINT, committed_at TIMESTAMP, changes MAP<STRING, BIGINT>, token STRING"
+STATE = "name STRING, value STRING"
+REJECTED = "topic STRING, key STRING, payload STRING, headers STRING, id STRING, reason STRING, position STRING"
+# A source may send a transaction over this long; its process's end aborts it at once.
+TIMEOUT = "1 hour"
+KEPT = "30 days"
+
+
+def topic_settings(capture: Capture, captured: CapturedTable, table: SourceTable) -> TopicSettings:
+    """The topic of a table."""
+    fields = [pa.field(column.name, column.data_type) for column in table.columns]
+    if captured.before is not None:
+        fields.append(pa.field("before", pa.struct(fields)))
+    return TopicSettings.of(
+        captured.topic(capture.name),
+        schema=pa.schema([*fields, pa.field("origin", ORIGIN)]),
+        key=list(table.key),
+        event_time=captured.event_time,
+        partitions=captured.partitions,
+        keep=captured.keep,
+    )
+
+
+class CaptureLog:
+    """The topics of one run of a capture. Opening it fences every older run."""
+
+    def __init__(self, log: Log, capture: Capture) -> None:
+        self._log = log
+        self.capture = capture
+        self.producer = Producer(log, log.open_producer(f"mainstem.capture.{capture.name}"))
+        self.transactions = self._own("transactions", TRANSACTIONS, keep=KEPT)
+        self.state_topic = self._own("state", STATE, key="name", keep="latest per key")
+        self._topics: dict[str, Topic] = {}
+        self._open: Transaction | None = None
+        self._ends: dict[str, dict[int, int]] = {}
+        self._noted: dict[str, Any] = {}
+        self.state = self._read_state()
+        self.position = self._read_position()
+
+    def _own(self, kind: str, schema: str, **settings: Any) -> Topic:
+        name = self.capture.own_topic(kind)
+        try:
+            return Topic(self._log, self._log.open_topic(name))
+        except TopicNotFound:
+            return Topic(self._log, self._log.create_topic(TopicSettings.of(name, schema=schema, **settings)))
+
+    def _read_state(self) -> dict[str, Any]:
+        found = {}
+        for row in self.state_topic.to_arrow().to_pylist():
+            found[row["name"]] = None if row["record"]["change"] == "delete" else json.loads(row["value"])
+        return {name: value for name, value in found.items() if value is not None}
+
+    def _read_position(self) -> str | None:
+        """The position in the last row, read from the end."""
+        backend = self.transactions.backend
+        first, end = backend.earliest(0), backend.latest(0)
+        rows = 64
+        while True:
+            start = max(first, end - rows)
+            found = self.transactions.to_arrow(start={0: start}, columns=["position"])
+            if len(found):
+                return str(found.column("position")[-1].as_py())
+            if start == first:
+                return None
+            rows *= 8
+
+    def recent_transactions(self) -> list[int]:
+        """The ids of transactions that were appended."""
+        found = self.transactions.to_arrow(columns=["transaction"]).column("transaction")
+        return [one for one in found.to_pylist() if one is not None]
+
+    # Topics of tables
+
+    def topic(self, table: str) -> Topic:
+        """The topic of a table."""
+        return self._topics[table]
+
+    def outbox_topic(self, name: str) -> Topic:
+        """Any topic of the log, for a message of the outbox."""
+        return Topic(self._log, self._log.open_topic(name))
+
+    def rejected(self) -> Topic:
+        """The topic of rejected messages."""
+        return self._own("rejected", REJECTED, keep=KEPT)
+
+    def make_topic(self, captured: CapturedTable, table: SourceTable) -> Topic:
+        """The topic of a table, made or widened as the table needs it."""
+        wanted = topic_settings(self.capture, captured, table)
+        try:
+            topic = Topic(self._log, self._log.open_topic(wanted.name))
+        except TopicNotFound:
+            topic = Topic(self._log, self._log.create_topic(wanted))
+        self._check_key(topic, captured, wanted)
+        self._widen(topic, captured, wanted)
+        self._topics[captured.name] = topic
+        return topic
+
+    def _check_key(self, topic: Topic, captured: CapturedTable, wanted: TopicSettings) -> None:
+        there = topic.settings
+        if "origin" not in there.schema.names or not there.schema.field("origin").type.equals(ORIGIN):
+            raise Conflict(
+                f'topic "{there.name}" is not the topic of a captured table',
+                detail='It has no column "origin" with the origin of each row.',
+                hint=f"Choose another topic: CapturedTable({captured.name!r}, into=...).",
+            )
+        if there.key != wanted.key:
+            raise Invalid(
+                f'the key of table "{captured.name}" changed',
+                detail=f'Topic "{there.name}" has the key ({", ".join(there.key)}), the table now ({", ".join(wanted.key)}).',
+                hint=f"Capture it into a new topic: CapturedTable({captured.name!r}, into=...). Rows before the change stay in "
+                "the old one.",
+            )
+
+    def _widen(self, topic: Topic, captured: CapturedTable, wanted: TopicSettings) -> None:
+        """Columns that the topic lacks are added, those that became wider are widened."""
+        there = topic.settings.schema
+        fields = {field.name: field for field in there}
+        fields.update({field.name: field for field in wanted.schema})
+        if fields == {field.name: field for field in there}:
+            return
+        try:
+            topic.alter(schema=pa.schema(list(fields.values())))
+        except Invalid as error:
+            raise Invalid(
+                f'the columns of table "{captured.name}" no longer fit topic "{topic.name}"',
+                detail=f"{error.summary}. {error.detail}",
+                hint=f"Capture the table into a new topic: CapturedTable({captured.name!r}, into=...); or read the column as "
+                'text from the beginning: postgres(..., types={"table.column": "STRING"}).',
+            ) from error
+
+    # Writing
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a transaction has begun."""
+        return self._open is not None
+
+    def append(self, topic: Topic, columns: Mapping[str, pa.Array], change: pa.Array, headers: pa.Array | None) -> None:
+        """Append rows as a part of the transaction; columns that are not given are null."""
+        if not len(change):
+            return
+        schema, count = topic.settings.stored_schema, len(change)
+        arrays = [
+            _as_type(columns[field.name], field.type) if field.name in columns else pa.nulls(count, field.type)
+            for field in schema
+        ]
+        record = pa.StructArray.from_arrays(
+            [change, pa.nulls(count, HEADERS) if headers is None else headers],
+            fields=[pa.field("change", CHANGE), pa.field("headers", HEADERS)],
+        )
+        self.append_rows(topic, pa.RecordBatch.from_arrays([*arrays, record], names=[*schema.names, "record"]))
+
+    def append_rows(self, topic: Topic, rows: pa.RecordBatch | list[dict[str, Any]]) -> None:
+        """Append rows with their `record`."""
+        if self._open is None:
+            self._open = self.producer.transaction(timeout=TIMEOUT)
+        placed = self._open.append(topic, rows)
+        ends = self._ends.setdefault(topic.name, {})
+        ends.update({partition: end for partition, (_, end) in placed.offsets.items()})
+
+    def note(self, name: str, value: Any) -> None:
+        """Set a part of the state; None removes it. Written with the next commit."""
+        if self.get(name) != value:
+            self._noted[name] = value
+
+    def get(self, name: str) -> Any:
+        """A part of the state, as it will be after the next commit; None if there is none."""
+        return self._noted[name] if name in self._noted else self.state.get(name)
+
+    def commit(self, position: str | None, transactions: Sequence[SourceTransaction] = ()) -> None:
+        """Commit what was appended and noted, and the position."""
+        token = token_of(self._ends)
+        if position is not None:
+            rows: list[dict[str, Any]] = [
+                {"position": one.position, "transaction": one.id, "committed_at": one.committed_at,
+                 "changes": list(one.changes.items()), "token": token}
+                for one in transactions
+            ]  # fmt: skip
+            if not rows or rows[-1]["position"] != position:
+                rows.append({"position": position})
+            self.append_rows(self.transactions, rows)
+        if self._noted:
+            notes = [
+                {"name": name, "value": None, "record": {"change": "delete"}} if value is None
+                else {"name": name, "value": json.dumps(value)}
+                for name, value in self._noted.items()
+            ]  # fmt: skip
+            self.append_rows(self.state_topic, notes)
+        if self._open is not None:
+            self._open.commit()
+        for name, value in self._noted.items():
+            if value is None:
+                self.state.pop(name, None)
+            else:
+                self.state[name] = value
+        self._open, self._ends, self._noted = None, {}, {}
+        self.position = position or self.position
+
+    def abort(self) -> None:
+        """Forget what was appended and noted since the last commit."""
+        if self._open is not None:
+            self._open.abort()
+        self._open, self._ends, self._noted = None, {}, {}
+
+
+def _as_type(array: pa.Array, data_type: pa.DataType) -> pa.Array:
+    return array if array.type.equals(data_type) else array.cast(data_type)

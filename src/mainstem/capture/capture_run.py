@@ -1,0 +1,400 @@
+"""CaptureRun: reads the changes of a source and appends them to the log, until it is stopped.
+
+    read events  ->  append to topics  ->  commit in the log (synced)  ->  confirm to the source
+
+Whole transactions of the source, one or several, are one transaction of the log. The position is committed with them; the
+source is told only afterwards, so it keeps everything that the log may not have. After a crash the source sends again what
+it was not told of, and the run begins after the position in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mainstem.capture.capture import Capture
+from mainstem.capture.capture_log import CaptureLog
+from mainstem.capture.capture_status import CaptureStatus, StatusFile
+from mainstem.capture.outbox_relay import OutboxRelay
+from mainstem.capture.row_store import RowStore, decoded, key_text
+from mainstem.capture.snapshots import Snapshots
+from mainstem.capture.source import (
+    Changes,
+    Committed,
+    Event,
+    Reached,
+    SourceConnection,
+    SourceTable,
+    TableChanged,
+    Truncated,
+)
+from mainstem.crash_points import reach
+from mainstem.errors import Invalid, PositionLost, Unavailable, summary_of
+from mainstem.log.log import Log
+
+__all__ = ["CaptureRun"]
+
+LOGGER = logging.getLogger("mainstem.capture")
+
+WAIT_SECONDS = 0.5
+# While a chunk waits for the stream.
+SHORT_WAIT_SECONDS = 0.005
+# A position without changes is noted after this much time, so that the source can forget what is not captured.
+NOTE_SECONDS = 5.0
+STATUS_SECONDS = 1.0
+# The pauses before connecting again.
+PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.2, 10.0
+
+
+class CaptureRun:
+    """One run of a capture. Opening it fences every older run. One thread.
+
+    `stopped` is asked often whether the run is to end. `tell` gets its status about once a second.
+    """
+
+    def __init__(
+        self, log: Log, home: str, capture: Capture, *, stopped: Callable[[], bool] = lambda: False,
+        tell: Callable[[CaptureStatus], None] = lambda status: None,
+    ) -> None:  # fmt: skip
+        self._home = home
+        self._capture = capture
+        self._stopped = stopped
+        self._tell = tell
+        self._log = CaptureLog(log, capture)
+        self._store = RowStore(Path(home, "captures", capture.name, "rows.sqlite"))
+        self._files = StatusFile(home, capture.name)
+        self._tables = {one.name: one for one in capture.source.tables}
+        self._described: dict[str, SourceTable] = {}
+        self._pending: dict[str, list[tuple[pa.RecordBatch, pa.Array]]] = {}
+        self._noted_at = self._told_at = 0.0
+        self._changes = 0
+        self._error = ""
+        # At its first start of this run a table is read again, if the capture says so; not after a reconnect.
+        self._started = False
+
+    # The run
+
+    def run(self, until: Literal["stopped", "idle"] = "stopped") -> None:
+        """Run until it is stopped, or until all changes made before its start are in the log."""
+        pause = PAUSE_SECONDS_MIN
+        try:
+            while not self._stopped():
+                try:
+                    if self._connected(until):
+                        return
+                except Unavailable as error:
+                    self._forget()
+                    self._error = summary_of(error)
+                    LOGGER.warning('capture "%s" waits: %s', self._capture.name, error.summary)
+                    self._report(None, None, "waiting")
+                    self._sleep(pause)
+                    pause = min(2 * pause, PAUSE_SECONDS_MAX)
+                else:
+                    pause = PAUSE_SECONDS_MIN
+        except BaseException as error:
+            self._error = "" if isinstance(error, KeyboardInterrupt) else summary_of(error)
+            self._forget()
+            self._report(None, None, "stopped" if isinstance(error, KeyboardInterrupt) else "failed")
+            raise
+        else:
+            self._report(None, None, "stopped")
+        finally:
+            self._store.close()
+
+    def _sleep(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not self._stopped() and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(left, 0.1))
+
+    def _forget(self) -> None:
+        self._log.abort()
+        self._store.rollback()
+        self._pending = {}
+
+    def _connected(self, until: str) -> bool:
+        """Stream over one connection; True if the run is to end."""
+        connection = self._capture.source.open(self._capture.name, self._home)
+        try:
+            snapshots = self._begin(connection)
+            target = connection.now() if until == "idle" else None
+            while not self._stopped():
+                busy = not self._log.is_open and snapshots.step()
+                if busy:
+                    self._commit(None, ())
+                wait = (
+                    0.0 if busy else SHORT_WAIT_SECONDS if snapshots.pending and not snapshots.paused else WAIT_SECONDS
+                )
+                if target is not None:
+                    wait = min(wait, SHORT_WAIT_SECONDS)
+                for event in connection.read(wait):
+                    self._handle(event, connection, snapshots)
+                self._error = ""
+                self._take_requests(snapshots)
+                self._report(connection, snapshots, "running")
+                caught_up = not snapshots.pending and not self._log.is_open
+                if target is not None and caught_up and connection.has_reached(target):
+                    return True
+            return True
+        finally:
+            connection.close()
+
+    def _begin(self, connection: SourceConnection) -> Snapshots:
+        """Make topics, find the position, and start the stream there."""
+        described = connection.tables()
+        known = self._log.position
+        lost = False
+        if known is not None:
+            try:
+                connection.check_position(known, self._log.state.get("source") or {})
+            except PositionLost as error:
+                if not self._capture.snapshot_when_lost:
+                    raise
+                LOGGER.warning('capture "%s" reads its tables again: %s', self._capture.name, error.summary)
+                connection.drop()
+                lost = True
+        begins = connection.prepare()
+        position = begins if known is None or lost else known
+        self._log.note("source", dict(connection.identity))
+        snapshots = Snapshots(self._log, connection, self._tables, paused=bool(self._log.state.get("paused")))
+        for table in described:
+            if table.name in self._tables:
+                self._begin_table(table, snapshots, lost=lost)
+        self._started = True
+        self._commit(position if position != known else None, ())
+        connection.start(position)
+        return snapshots
+
+    def _begin_table(self, table: SourceTable, snapshots: Snapshots, *, lost: bool) -> None:
+        captured = self._tables[table.name]
+        before = self._log.state.get(f"table:{table.name}")
+        reason = ""
+        if before is None:
+            reason = "" if self._capture.snapshot == "none" else "initial"
+        elif lost:
+            reason = "changes were lost"
+        elif self._capture.snapshot == "again" and not self._started and snapshots.progress(table.name) is None:
+            reason = "again"
+        changed = self._changed_reason(table, before)
+        topic = self._log.make_topic(captured, table)
+        self._store.catch_up(table.name, topic)
+        self._described[table.name] = table
+        self._log.note(f"table:{table.name}", _described(table))
+        if reason or changed:
+            snapshots.request(table.name, reason or changed)
+
+    def _changed_reason(self, table: SourceTable, before: Mapping[str, Any] | None) -> str:
+        """Why a table must be read again after its columns changed; raises `Invalid` if it cannot go on."""
+        if before is None:
+            return ""
+        columns = {name: (number, data_type) for name, number, data_type in before["columns"]}
+        names = {number: name for name, (number, _) in columns.items()}
+        reason = ""
+        for column in table.columns:
+            former = names.get(column.number)
+            if former is not None and former != column.name:
+                raise Invalid(
+                    f'column "{former}" of table "{table.name}" was renamed to "{column.name}"',
+                    detail="Rows in the topic have the old name. Nothing after the change was captured.",
+                    hint=f'Rename it back; or capture the table into a new topic: CapturedTable("{table.name}", into=...).',
+                )
+            if column.name not in columns:
+                if column.filled or before["storage"] != table.storage:
+                    reason = f'column "{column.name}" was added with a value'
+            elif columns[column.name] != (column.number, column.shown_type):
+                reason = f'the type of column "{column.name}" changed'
+        return reason
+
+    # Events
+
+    def _handle(self, event: Event, connection: SourceConnection, snapshots: Snapshots) -> None:
+        match event:
+            case Changes():
+                if event.table == self._capture.source.outbox:
+                    OutboxRelay(self._log).append(event)
+                    return
+                self._append(event, connection, snapshots)
+            case Truncated():
+                self._truncate(event, snapshots)
+            case TableChanged():
+                self._table_changed(event.table, snapshots)
+            case Committed():
+                self._commit(event.position, event.transactions)
+                connection.confirm(event.position)
+            case Reached():
+                # What is not captured, and positions alone, are noted now and then: each is a transaction of the log.
+                if time.monotonic() - self._noted_at > NOTE_SECONDS and not self._log.is_open:
+                    self._commit(event.position, ())
+                    connection.confirm(event.position)
+
+    def _commit(self, position: str | None, transactions: Any) -> None:
+        reach("capture_before_commit")
+        self._log.commit(position, transactions)
+        reach("capture_after_commit")
+        self._store.commit(self._log.topic(table) for table in self._tables)
+        self._changes += sum(sum(one.changes.values()) for one in transactions)
+        self._pending = {}
+        if position is not None:
+            self._noted_at = time.monotonic()
+
+    def _append(self, changes: Changes, connection: SourceConnection, snapshots: Snapshots) -> None:
+        topic = self._log.topic(changes.table)
+        snapshots.note(changes)
+        key = topic.settings.key
+        columns = dict(changes.columns)
+        kept = None
+        if changes.unchanged:
+            kept = self._fill(changes, columns, connection)
+        self._store.apply(changes.table, key, columns, changes.change)
+        columns["origin"] = changes.origin
+        if changes.before is not None:
+            columns["before"] = changes.before
+        change, headers = changes.change, changes.headers
+        if kept is not None and not kept.all():
+            wanted = pa.array(kept)
+            columns = {name: array.filter(wanted) for name, array in columns.items()}
+            change, headers = change.filter(wanted), None if headers is None else headers.filter(wanted)
+        self._log.append(topic, columns, change, headers)
+        keys = pa.RecordBatch.from_arrays([columns[name] for name in key], names=list(key))
+        self._pending.setdefault(changes.table, []).append((keys, change))
+
+    def _fill(self, changes: Changes, columns: dict[str, pa.Array], connection: SourceConnection) -> Any:
+        """Put in the values that the source did not send because they did not change: from an earlier row of this batch,
+        from the store, or from the source. Returns which rows are kept: a row that is gone from the source is left out,
+        its deletion follows in the stream."""
+        key = self._log.topic(changes.table).settings.key
+        keys = [key_text(one) for one in zip(*(columns[name].to_pylist() for name in key), strict=True)]
+        lacking = np.logical_or.reduce(list(changes.unchanged.values()))
+        kinds = changes.change.to_pylist()
+        values = {name: columns[name].to_pylist() for name in changes.unchanged}
+        last: dict[str, int] = {}
+        kept = np.ones(len(keys), np.bool_)
+        for number, one in enumerate(keys):
+            if lacking[number]:
+                # After a change of the key, the former row is that of the deletion before it.
+                former = (
+                    keys[number - 1] if kinds[number] == "insert" and number and kinds[number - 1] == "delete" else one
+                )
+                names = [name for name, mask in changes.unchanged.items() if mask[number]]
+                found = self._former(changes, former, one, last, names, values, columns, connection, number)
+                if found is None:
+                    kept[number] = False
+                    continue
+                for name in names:
+                    values[name][number] = found[name]
+            if kinds[number] != "delete":
+                last[one] = number
+        for name in changes.unchanged:
+            columns[name] = pa.array(values[name], columns[name].type)
+        return kept
+
+    def _former(
+        self, changes: Changes, former: str, key: str, last: Mapping[str, int], names: list[str],
+        values: Mapping[str, list[Any]], columns: Mapping[str, pa.Array], connection: SourceConnection, number: int,
+    ) -> dict[str, Any] | None:  # fmt: skip
+        if former in last:
+            return {name: values[name][last[former]] for name in names}
+        stored = self._store.find(changes.table, former)
+        if stored is not None and all(name in stored for name in names):
+            return {name: decoded(stored[name], columns[name].type) for name in names}
+        own = self._log.topic(changes.table).settings.key
+        row = pa.RecordBatch.from_arrays([columns[name].slice(number, 1) for name in own], names=list(own))
+        found = connection.find_rows(changes.table, row, names).to_pylist()
+        return found[0] if found else None
+
+    def _truncate(self, event: Truncated, snapshots: Snapshots) -> None:
+        """A deletion of each key that there is."""
+        topic = self._log.topic(event.table)
+        snapshots.note_truncated(event.table, event.origin["transaction"])
+        key = list(topic.settings.key)
+        known = topic.to_arrow(columns=key)
+        record = known.column("record").combine_chunks()
+        parts = [
+            pa.table([*(known.column(name) for name in key), pc.struct_field(record, "change")], names=[*key, "change"])
+        ]
+        for keys, change in self._pending.get(event.table, []):
+            parts.append(pa.table([*keys.columns, change], names=[*key, "change"]))
+        live = _live(pa.concat_tables(parts), key)
+        count = len(live)
+        origin = pa.array([dict(event.origin)] * count, topic.settings.stored_schema.field("origin").type)
+        columns = {name: live.column(name).combine_chunks() for name in key}
+        deletion = pa.repeat(pa.scalar("delete"), count)
+        self._store.clear(event.table)
+        self._log.append(topic, {**columns, "origin": origin}, deletion, None)
+        keys = pa.RecordBatch.from_arrays([columns[name] for name in key], names=key)
+        self._pending.setdefault(event.table, []).append((keys, deletion))
+
+    def _table_changed(self, table: SourceTable, snapshots: Snapshots) -> None:
+        if table.name not in self._tables or _described(table) == self._log.state.get(f"table:{table.name}"):
+            return
+        before = self._log.state.get(f"table:{table.name}")
+        if before is not None and list(table.key) != before["key"]:
+            raise Invalid(
+                f'the key of table "{table.name}" changed',
+                detail=f"It was ({', '.join(before['key'])}), now it is ({', '.join(table.key)}).",
+                hint=f'Capture it into a new topic: CapturedTable("{table.name}", into=...).',
+            )
+        reason = self._changed_reason(table, before)
+        self._log.make_topic(self._tables[table.name], table)
+        self._described[table.name] = table
+        self._log.note(f"table:{table.name}", _described(table))
+        if reason:
+            snapshots.request(table.name, reason)
+
+    # Requests and reports
+
+    def _take_requests(self, snapshots: Snapshots) -> None:
+        """What a user asked for: a snapshot of tables, a pause of it, or to go on with it."""
+        if self._log.is_open:
+            return
+        requests = self._files.take_requests()
+        for request in requests:
+            match request["kind"]:
+                case "snapshot":
+                    for table in request["tables"] or self._tables:
+                        if table in self._tables:
+                            snapshots.request(table, "asked for", request.get("where"))
+                case "pause" | "resume":
+                    snapshots.paused = request["kind"] == "pause"
+                    self._log.note("paused", snapshots.paused or None)
+        if requests:
+            self._commit(None, ())
+
+    def _report(self, connection: SourceConnection | None, snapshots: Snapshots | None, state: str) -> None:
+        now = time.monotonic()
+        if connection is not None and now - self._told_at < STATUS_SECONDS:
+            return
+        self._told_at = now
+        health = None if connection is None else connection.health()
+        progress = {}
+        if snapshots is not None and connection is not None:
+            for table in snapshots.pending:
+                found = snapshots.progress(table)
+                assert found is not None
+                progress[table] = {"rows": found["rows"], "of": connection.count_rows(table), "reason": found["reason"]}
+        status = CaptureStatus.of(
+            self._capture, state, self._log.position, self._changes, health, progress, self._error,
+            paused=bool(snapshots and snapshots.paused),
+        )  # fmt: skip
+        self._files.write(status)
+        self._tell(status)
+
+
+def _described(table: SourceTable) -> dict[str, Any]:
+    return {
+        "columns": [[column.name, column.number, column.shown_type] for column in table.columns],
+        "key": list(table.key),
+        "storage": table.storage,
+    }
+
+
+def _live(rows: pa.Table, key: list[str]) -> pa.Table:
+    """The keys whose last row is no deletion."""
+    last = rows.group_by(key, use_threads=False).aggregate([("change", "last")])
+    return last.filter(pc.not_equal(last.column("change_last"), "delete")).select(key)

@@ -1,0 +1,412 @@
+"""What PostgreSQL's catalog says: whether a table can be captured, its columns and key, and the state of the slot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+
+from mainstem.capture.captured_table import CapturedTable
+from mainstem.capture.postgresql.pgoutput import Relation, RelationColumn
+from mainstem.capture.postgresql.postgres_types import PostgresType, arrow_type
+from mainstem.capture.source import SourceColumn, SourceTable
+from mainstem.errors import Invalid, did_you_mean
+
+if TYPE_CHECKING:
+    from mainstem.capture.postgresql.postgres_source import PostgresSource
+
+__all__ = [
+    "CatalogTable",
+    "SlotFacts",
+    "check_server",
+    "foreign_holder",
+    "publication_tables",
+    "read_table",
+    "read_types",
+    "refuse_setup",
+    "slot_facts",
+]
+
+VERSION_MIN = 140000
+
+Session = psycopg.Connection[tuple[Any, ...]]
+Types = Mapping[tuple[int, int], PostgresType]
+
+# Names that a topic's rows have already.
+RESERVED = ("record", "origin", "before")
+
+
+# The server
+
+
+def check_server(session: Session, source: PostgresSource, slot: str) -> None:
+    """Raise `Invalid` with the setting or the GRANT if the server does not stream changes to this user."""
+    row = session.execute(
+        "SELECT current_setting('server_version_num')::int, current_setting('wal_level'), "
+        "r.rolreplication OR r.rolsuper, current_user, current_setting('max_replication_slots')::int, "
+        "(SELECT count(*) FROM pg_replication_slots), EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = %s), "
+        "current_setting('max_wal_senders')::int, pg_is_in_recovery() FROM pg_roles r WHERE r.rolname = current_user",
+        [slot],
+    ).fetchone()
+    assert row is not None
+    version, level, may_replicate, user, slots_max, slots, there, senders_max, standby = row
+    where = f'The server is "{source.shown}".'
+    if version < VERSION_MIN:
+        raise Invalid(
+            f"PostgreSQL {version // 10000} cannot be captured",
+            detail=f"{where} Version {VERSION_MIN // 10000} or newer is needed.",
+            hint="Upgrade the server.",
+        )
+    if level != "logical":
+        raise Invalid(
+            f'wal_level of the server is "{level}", not "logical"',
+            detail=f"{where} Its WAL then lacks what logical replication needs. Nothing was changed.",
+            hint="As an administrator: ALTER SYSTEM SET wal_level = 'logical'; then restart the server.",
+        )
+    if not may_replicate:
+        role = sql.Identifier(user).as_string(None)
+        raise Invalid(
+            f'user "{user}" may not read changes',
+            detail=f"{where} Logical replication needs the attribute REPLICATION. Nothing was changed.",
+            hint=f"As an administrator: ALTER ROLE {role} REPLICATION;",
+        )
+    if senders_max == 0 or (not there and slots >= slots_max):
+        setting, value = ("max_wal_senders", 10) if senders_max == 0 else ("max_replication_slots", slots_max + 4)
+        raise Invalid(
+            "the server has no replication slot free",
+            detail=f"{where} max_replication_slots is {slots_max}, and {slots} are in use; max_wal_senders is {senders_max}. "
+            "Nothing was changed.",
+            hint=f"As an administrator: ALTER SYSTEM SET {setting} = {value}; then restart the server.",
+        )
+    if standby and version < 160000:
+        raise Invalid(
+            "the server is a standby",
+            detail=f"{where} Before PostgreSQL 16 a standby cannot be read by logical replication.",
+            hint="Give the address of the primary.",
+        )
+
+
+def refuse_setup(source: PostgresSource, capture: str, said: str) -> Invalid:
+    """The user lacks a right for the publication."""
+    return Invalid(
+        f'the database user lacks a right that capture "{capture}" needs',
+        detail=f"PostgreSQL says: {said}. Nothing was changed.",
+        hint=f"Have an administrator run this, which `mainstem capture setup --print` prints too:\n{source.setup_sql(capture)}",
+    )
+
+
+class SlotFacts(NamedTuple):
+    """A replication slot. `left_bytes`: how much more WAL it may hold; None if there is no limit."""
+
+    confirmed: int
+    held_bytes: int
+    left_bytes: int | None
+    invalid: str
+
+
+def slot_facts(session: Session, name: str) -> SlotFacts | None:
+    """None if the slot does not exist."""
+    columns = {row[0] for row in session.execute(
+        "SELECT attname FROM pg_attribute WHERE attrelid = 'pg_replication_slots'::regclass")}  # fmt: skip
+    reason = "invalidation_reason" if "invalidation_reason" in columns else "NULL"
+    row = session.execute(
+        sql.SQL(
+            "SELECT confirmed_flush_lsn - '0/0', pg_current_wal_insert_lsn() - restart_lsn, safe_wal_size, wal_status, {}, "
+            "plugin, database = current_database() FROM pg_replication_slots WHERE slot_name = %s"
+        ).format(sql.SQL(reason)),
+        [name],
+    ).fetchone()
+    if row is None:
+        return None
+    confirmed, held, left, status, why, plugin, here = row
+    invalid = ""
+    if status == "lost" or why:
+        invalid = str(why or "the WAL that it needs was removed (max_slot_wal_keep_size)")
+    elif plugin != "pgoutput":
+        invalid = f"it is a slot of {plugin or 'physical replication'}"
+    elif not here:
+        invalid = "it belongs to another database"
+    return SlotFacts(int(confirmed or 0), int(held or 0), None if left is None else int(left), invalid)
+
+
+def foreign_holder(session: Session, slot: str, title: str) -> tuple[int, str] | None:
+    """The process of the server that reads the slot for another program. One of an older run of the same capture is
+    ended."""
+    row = session.execute(
+        "SELECT s.active_pid, a.application_name FROM pg_replication_slots s "
+        "LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid WHERE slot_name = %s AND s.active_pid IS NOT NULL",
+        [slot],
+    ).fetchone()
+    if row is None:
+        return None
+    pid, application = row
+    if application == title:
+        session.execute("SELECT pg_terminate_backend(%s)", [pid])
+        return None
+    return int(pid), str(application or "")
+
+
+def publication_tables(session: Session, name: str) -> dict[tuple[str, str], str | None] | None:
+    """The published tables and their conditions; None if there is no such publication."""
+    if session.execute("SELECT FROM pg_publication WHERE pubname = %s", [name]).fetchone() is None:
+        return None
+    version = session.info.server_version
+    condition = "pg_get_expr(r.prqual, r.prrelid)" if version >= 150000 else "NULL"
+    rows = session.execute(
+        sql.SQL(
+            "SELECT n.nspname, c.relname, {} FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid "
+            "JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE p.pubname = %s"
+        ).format(sql.SQL(condition)),
+        [name],
+    )
+    return {(schema, table): where for schema, table, where in rows}
+
+
+# Tables
+
+
+class CatalogColumn(NamedTuple):
+    """A column of a table; `filled`: rows that were there before it may have a value."""
+
+    name: str
+    number: int
+    type_and_modifier: tuple[int, int]
+    filled: bool
+
+
+@dataclass(frozen=True)
+class CatalogTable:
+    """A table as it is now."""
+
+    captured: CapturedTable
+    oid: int
+    table: SourceTable
+    columns: tuple[CatalogColumn, ...]
+    types: Types
+    whole_before: bool
+
+    def relation(
+        self, source: PostgresSource, columns: Sequence[tuple[str, int, int]], types: Types,
+        mask: Callable[[bytes], bytes],
+    ) -> Relation:  # fmt: skip
+        """How rows with these columns are captured."""
+        found = []
+        known = {column.name: column for column in self.columns}
+        described = []
+        for place, (name, oid, modifier) in enumerate(columns):
+            if not _wanted(self.captured, self.table.key, name):
+                continue
+            postgres = types[oid, modifier]
+            data_type = _topic_type(source, self.captured, name, postgres)
+            masked = name in self.captured.masked
+            if masked:
+                postgres, data_type = PostgresType(25, name="text"), pa.string()
+            found.append(RelationColumn(name, place, postgres, data_type, mask if masked else None))
+            here = known.get(name)
+            described.append(
+                SourceColumn(name, data_type, here.number if here else 0, postgres.name, bool(here and here.filled))
+            )
+        table = SourceTable(self.table.name, tuple(described), self.table.key, self.table.storage)
+        places = {name: place for place, (name, _, _) in enumerate(columns)}
+        key = tuple(places[name] for name in table.key if name in places)
+        return Relation(table, tuple(found), key, before=self.captured.before == "row")
+
+    @property
+    def sql_name(self) -> sql.Composed:
+        return sql.SQL("{}.{}").format(
+            sql.Identifier(self.captured.schema or "public"), sql.Identifier(self.captured.table)
+        )
+
+    def chunk_sql(
+        self, names: Sequence[str], after: tuple[str, ...] | None, rows: int, where: str | None
+    ) -> sql.Composed:
+        """The next rows in the order of the key."""
+        key = sql.SQL(", ").join(map(sql.Identifier, self.table.key))
+        conditions: list[sql.Composable] = []
+        if after is not None:
+            values = sql.SQL(", ").join(
+                sql.SQL("{}::{}").format(sql.Literal(one), sql.SQL(self._type_of(name)))
+                for name, one in zip(self.table.key, after, strict=True)
+            )
+            conditions.append(sql.SQL("({}) > ({})").format(key, values))
+        # Conditions of the user are the user's own SQL.
+        conditions += [sql.SQL("({})").format(sql.SQL(one)) for one in (self.captured.where, where) if one]
+        return sql.SQL("SELECT {} FROM {} {} ORDER BY {} LIMIT {}").format(
+            sql.SQL(", ").join(map(sql.Identifier, names)),
+            self.sql_name,
+            sql.SQL("WHERE {}").format(sql.SQL(" AND ").join(conditions)) if conditions else sql.SQL(""),
+            key,
+            sql.Literal(rows),
+        )
+
+    def find_sql(self, names: Sequence[str]) -> sql.Composed:
+        """One row by its key, as text."""
+        return sql.SQL("SELECT {} FROM {} WHERE {}").format(
+            sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(name)) for name in names),
+            self.sql_name,
+            sql.SQL(" AND ").join(
+                sql.SQL("{} = %s::{}").format(sql.Identifier(name), sql.SQL(self._type_of(name)))
+                for name in self.table.key
+            ),
+        )
+
+    def _type_of(self, name: str) -> Any:
+        column = next(column for column in self.columns if column.name == name)
+        # As format_type() gives it: quoted where it must be.
+        return self.types[column.type_and_modifier].name
+
+
+def _wanted(captured: CapturedTable, key: Sequence[str], name: str) -> bool:
+    return captured.columns is None or name in captured.columns or name in key
+
+
+def _topic_type(source: PostgresSource, captured: CapturedTable, column: str, postgres: PostgresType) -> pa.DataType:
+    return source.types.get(f"{captured.name}.{column}") or arrow_type(postgres)
+
+
+_COLUMNS = """
+SELECT a.attname, a.attnum, a.atttypid, a.atttypmod,
+       a.atthasmissing OR a.atthasdef OR a.attidentity <> ''
+FROM pg_attribute a
+WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+ORDER BY a.attnum
+"""
+
+_KEY = """
+SELECT a.attname
+FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY k(number, place)
+JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
+WHERE i.indrelid = %s AND k.place <= i.indnkeyatts AND {}
+ORDER BY k.place
+"""
+
+
+def read_table(
+    session: Session, source: PostgresSource, captured: CapturedTable, *, check: bool = True
+) -> CatalogTable:
+    """A table as it is now. With `check`, raises `Invalid` if it cannot be captured."""
+    schema, name = captured.schema or "public", captured.table
+    row = session.execute(
+        "SELECT c.oid, c.relkind, c.relreplident, c.relfilenode, has_table_privilege(c.oid, 'SELECT') FROM pg_class c "
+        "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s",
+        [schema, name],
+    ).fetchone()
+    if row is None:
+        raise _no_such_table(session, captured)
+    oid, kind, identity, storage, may_read = row
+    if kind not in ("r", "p"):
+        raise Invalid(
+            f'"{captured.name}" is not a table',
+            detail="Views, foreign tables and sequences have no changes of their own in the WAL.",
+            hint="Capture the tables that it reads.",
+        )
+    which = sql.SQL("i.indisreplident") if identity == "i" else sql.SQL("i.indisprimary")
+    key = tuple(one[0] for one in session.execute(sql.SQL(_KEY).format(which), [oid]))
+    columns = tuple(
+        CatalogColumn(one, number, (type_oid, modifier), bool(filled))
+        for one, number, type_oid, modifier, filled in session.execute(_COLUMNS, [oid])
+    )
+    types = read_types(session, [column.type_and_modifier for column in columns])
+    if check:
+        _check_table(session, captured, columns, key, identity, may_read=may_read)
+    described = tuple(
+        SourceColumn(
+            column.name,
+            pa.string() if column.name in captured.masked
+            else _topic_type(source, captured, column.name, types[column.type_and_modifier]),
+            column.number, types[column.type_and_modifier].name, column.filled,
+        )
+        for column in columns
+        if _wanted(captured, key, column.name)
+    )  # fmt: skip
+    table = SourceTable(captured.name, described, key, str(storage))
+    return CatalogTable(captured, oid, table, columns, types, identity == "f")
+
+
+def _check_table(
+    session: Session, captured: CapturedTable, columns: Sequence[CatalogColumn], key: Sequence[str], identity: str,
+    *, may_read: bool,
+) -> None:  # fmt: skip
+    quoted = (
+        sql.SQL("{}.{}")
+        .format(sql.Identifier(captured.schema or "public"), sql.Identifier(captured.table))
+        .as_string(None)
+    )
+    if not may_read:
+        user = session.info.user
+        raise Invalid(
+            f'user "{user}" may not read table "{captured.name}"',
+            detail="A snapshot reads the table. Nothing was changed.",
+            hint=f"As its owner: GRANT SELECT ON {quoted} TO {sql.Identifier(user).as_string(None)};",
+        )
+    if not key or identity == "n":
+        raise Invalid(
+            f'table "{captured.name}" has no key',
+            detail="Without a key its changes cannot be assigned to rows; and once it is published, PostgreSQL would refuse "
+            "every UPDATE and DELETE of the application. Nothing was changed.",
+            hint=f"ALTER TABLE {quoted} ADD PRIMARY KEY (...);"
+            if not key and identity != "n"
+            else f"ALTER TABLE {quoted} REPLICA IDENTITY DEFAULT; and give it a primary key if it has none.",
+        )
+    if (captured.before == "row" or captured.where is not None) and identity != "f":
+        setting = 'before="row"' if captured.before == "row" else f"where={captured.where!r}"
+        raise Invalid(
+            f'table "{captured.name}" is captured with {setting}, but the WAL does not have its old rows',
+            detail="PostgreSQL writes only the old key, unless REPLICA IDENTITY is FULL. Nothing was changed.",
+            hint=f"ALTER TABLE {quoted} REPLICA IDENTITY FULL;",
+        )
+    names = [column.name for column in columns]
+    for setting, given in (("columns", captured.columns or ()), ("masked", captured.masked),
+                           ("event_time", (captured.event_time,) if captured.event_time else ())):  # fmt: skip
+        if unknown := next((one for one in given if one not in names), None):
+            raise Invalid(
+                f'table "{captured.name}" has no column "{unknown}"',
+                detail=f"{setting} names it. The columns are: {', '.join(names)}.",
+                hint=did_you_mean(unknown, names) or "Name some of these.",
+            )
+    taken = [one for one in names if one in RESERVED[: 3 if captured.before else 2] and _wanted(captured, key, one)]
+    if taken:
+        raise Invalid(
+            f'column "{taken[0]}" of table "{captured.name}" has a reserved name',
+            detail=f'Rows of a captured topic have a column "{taken[0]}" of their own.',
+            hint="Capture the other columns: CapturedTable(..., columns=[...]); or rename it in the database.",
+        )
+
+
+def _no_such_table(session: Session, captured: CapturedTable) -> Invalid:
+    rows = session.execute(
+        "SELECT CASE n.nspname WHEN 'public' THEN c.relname ELSE n.nspname || '.' || c.relname END FROM pg_class c "
+        "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p') "
+        "AND n.nspname NOT IN ('pg_catalog', 'information_schema') ORDER BY 1 LIMIT 1000"
+    )
+    names = [row[0] for row in rows]
+    listed = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+    return Invalid(
+        f'table "{captured.name}" does not exist',
+        detail=f'Database "{session.info.dbname}" has the tables: {listed or "none that this user can see"}.',
+        hint=did_you_mean(captured.name, names) or "Write a schema other than public before it: sales.orders.",
+    )
+
+
+def read_types(session: Session, wanted: Sequence[tuple[int, int]]) -> Types:
+    """The types with their modifiers; a domain is its base type."""
+    found: dict[tuple[int, int], PostgresType] = {}
+    for oid, modifier in set(wanted):
+        row = session.execute(
+            "WITH RECURSIVE base AS (SELECT oid, typbasetype, typtypmod, typtype, typcategory, typelem FROM pg_type "
+            "WHERE oid = %s UNION ALL SELECT t.oid, t.typbasetype, CASE WHEN b.typtypmod >= 0 THEN b.typtypmod ELSE "
+            "t.typtypmod END, t.typtype, t.typcategory, t.typelem FROM base b JOIN pg_type t ON t.oid = b.typbasetype) "
+            "SELECT oid, typtypmod, typcategory, typelem, typtype, format_type(%s, %s) FROM base WHERE typbasetype = 0",
+            [oid, oid, modifier],
+        ).fetchone()
+        if row is None:
+            found[oid, modifier] = PostgresType(oid, modifier, f"type {oid}")
+            continue
+        base, base_modifier, category, element, kind, name = row
+        chosen = modifier if base == oid else base_modifier
+        found[oid, modifier] = PostgresType(base, chosen, name, element if category == "A" else 0, kind == "e")
+    return found

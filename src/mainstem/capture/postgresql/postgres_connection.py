@@ -1,0 +1,565 @@
+"""PostgresConnection: a slot that is read, and a session beside it that reads tables and the catalog.
+
+Positions are those of the WAL (LSN). Only a position that the log holds durably is confirmed, so the slot's
+`confirmed_flush_lsn` is never ahead of it; if it is, the slot is another one or was moved, and changes may be lost.
+
+A commit is streamed before a reader can see it. So what a chunk of a snapshot shows is decided by the ids of transactions
+(`pg_current_snapshot()`), and the stream's position only tells that everything visible has been streamed.
+"""
+
+from __future__ import annotations
+
+import re
+import select
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+import psycopg
+import pyarrow as pa
+from psycopg import errors, pq, sql
+from psycopg.conninfo import make_conninfo
+
+from mainstem.capture.postgresql.pgoutput import EPOCH_US, PgOutput, Relation, RelationColumn, show_lsn
+from mainstem.capture.postgresql.postgres_catalog import (
+    CatalogTable,
+    check_server,
+    foreign_holder,
+    publication_tables,
+    read_table,
+    read_types,
+    refuse_setup,
+    slot_facts,
+)
+from mainstem.capture.postgresql.postgres_types import SESSION_OPTIONS, Unrepresentable, arrow_array
+from mainstem.capture.source import Event, Health, Reached, SourceTable
+from mainstem.errors import DatabaseUnavailable, Invalid, PositionLost
+from mainstem.postgres_address import is_lost, unreachable
+
+if TYPE_CHECKING:
+    from psycopg.pq.abc import PGconn
+
+    from mainstem.capture.postgresql.postgres_source import PostgresSource
+
+__all__ = ["PostgresConnection", "parse_lsn"]
+
+# A batch of the stream: large enough to make the cost of a transaction of the log small, small enough for memory.
+ROWS_MAX = 20_000
+BYTES_MAX = 8 << 20
+# A silent server is asked after the first time, and given up after the second.
+ASK_SECONDS, SILENT_SECONDS_MAX = 5.0, 20.0
+STATUS_SECONDS = 5.0
+# A lock that every reader takes; it waits for ALTER TABLE and TRUNCATE.
+LOCK_SECONDS_MAX = 10
+
+_HEADER_BYTES = 25
+
+
+def parse_lsn(position: str) -> int:
+    """The number of a position.
+
+    >>> parse_lsn("1/AB") == 0x1_0000_00AB
+    True
+    """
+    high, _, low = position.partition("/")
+    return int(high, 16) << 32 | int(low, 16)
+
+
+@dataclass
+class PostgresChunk:
+    """Rows of a table that one snapshot of the database had."""
+
+    columns: dict[str, pa.Array]
+    rows: int
+    last: tuple[str, ...] | None
+    read_at: datetime
+    position: str
+    next: int
+    running: frozenset[int]
+
+    def sees(self, transaction: int) -> bool:
+        """Whether the rows show a transaction; the stream has the lower 32 bits of its id."""
+        return sees(transaction, self.next, self.running)
+
+
+def sees(transaction: int, following: int, running: frozenset[int]) -> bool:
+    """Whether a snapshot of the database shows a transaction. `following`: the first id that was not yet given;
+    `running`: lower ids that had not ended.
+
+    >>> sees(7, 10, frozenset([8])), sees(8, 10, frozenset([8])), sees(10, 10, frozenset())
+    (True, False, False)
+    >>> sees(0xFFFFFFFE, (3 << 32) + 5, frozenset()), sees(6, (3 << 32) + 5, frozenset())
+    (True, False)
+    """
+    # The nearest id with these lower bits; ids in use are less than 2^31 apart.
+    whole = following + (transaction - following + (1 << 31)) % (1 << 32) - (1 << 31)
+    return whole < following and whole not in running
+
+
+class PostgresConnection:
+    """An open source; see `SourceConnection`. One thread."""
+
+    def __init__(self, source: PostgresSource, capture: str, home: str, mask: Callable[[bytes], bytes]) -> None:
+        self._source = source
+        self._capture = capture
+        self._address = source.address
+        self._mask = mask
+        self._name = source.slot(capture)
+        self._title = f"mainstem {capture}"[:63]
+        self._by_name = {(one.schema or "public", one.table): one for one in source.all_tables()}
+        self._catalog: dict[str, CatalogTable] = {}
+        self._stream: PGconn | None = None
+        self._output: PgOutput | None = None
+        self._reached = self._confirmed = self._said = 0
+        self._heard = self._asked = self._told = 0.0
+        self._session = self._connect()
+        try:
+            with self._errors():
+                self.identity = self._identify()
+                check_server(self._session, source, self._name)
+        except BaseException:
+            self.close()
+            raise
+
+    # Connecting
+
+    def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
+        options = " ".join(f"-c {name}={value}" for name, value in SESSION_OPTIONS.items())
+        given = str(self._address.parameters.get("options") or "")
+        parameters = {**self._address.parameters, "application_name": self._title, "options": f"{options} {given}"}
+        try:
+            return psycopg.connect(**parameters, autocommit=True, prepare_threshold=None)
+        except psycopg.Error as error:
+            # Without its traceback, whose frames have the password.
+            raise unreachable(self._address, error) from error.with_traceback(None)
+
+    def _identify(self) -> Mapping[str, str]:
+        row = self._session.execute(
+            "SELECT s.system_identifier::text, c.timeline_id::text, current_database() "
+            "FROM pg_control_system() s, pg_control_checkpoint() c"
+        ).fetchone()
+        assert row is not None
+        return {"system": row[0], "timeline": row[1], "database": row[2], "slot": self._name}
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Raises PostgreSQL's errors as our own."""
+        try:
+            yield
+        except errors.InsufficientPrivilege as error:
+            raise refuse_setup(self._source, self._capture, self._address.safe(error)) from error
+        except psycopg.Error as error:
+            if is_lost(error) or isinstance(error, psycopg.OperationalError):
+                raise unreachable(self._address, error) from error.with_traceback(None)
+            raise
+
+    def close(self) -> None:
+        """Close both connections."""
+        if self._stream is not None:
+            self._stream.finish()
+            self._stream = None
+        self._session.close()
+
+    # Set-up
+
+    def tables(self) -> list[SourceTable]:
+        """The captured tables as they are now."""
+        with self._errors():
+            found = {one.name: read_table(self._session, self._source, one) for one in self._source.all_tables()}
+        self._catalog = found
+        return [one.table for one in found.values()]
+
+    def prepare(self) -> str:
+        """Make the publication and the slot, unless they exist. The position where the slot begins."""
+        self.tables()
+        with self._errors():
+            self._publish()
+            if (facts := slot_facts(self._session, self._name)) is not None:
+                return show_lsn(facts.confirmed)
+            row = self._session.execute(
+                "SELECT lsn::text FROM pg_create_logical_replication_slot(%s, 'pgoutput')", [self._name]
+            ).fetchone()
+            assert row is not None
+            return str(row[0])
+
+    def _publish(self) -> None:
+        """The publication has exactly the captured tables."""
+        wanted = {(one.schema or "public", one.table): one.where for one in self._source.all_tables()}
+        published = publication_tables(self._session, self._name)
+        if published is not None and published.keys() == wanted.keys() and all(
+            (published[one] is None) == (wanted[one] is None) for one in wanted
+        ):  # fmt: skip
+            return
+        try:
+            self._session.execute(
+                self._source.publication_sql(self._capture, "CREATE" if published is None else "ALTER")
+            )
+        except errors.InsufficientPrivilege as error:
+            raise refuse_setup(self._source, self._capture, self._address.safe(error)) from error
+
+    def check_position(self, position: str, identity: Mapping[str, str]) -> None:
+        """Raise `PositionLost` unless the slot still has every change after a position."""
+        for name, what in (("system", "another server"), ("timeline", "another timeline of the server"),
+                           ("database", "another database"), ("slot", "another slot")):  # fmt: skip
+            if name in identity and identity[name] != self.identity[name]:
+                self._lost(position, f"it is {what}: {identity[name]} before, {self.identity[name]} now")
+        with self._errors():
+            facts = slot_facts(self._session, self._name)
+            if facts is None:
+                self._lost(position, f'its replication slot "{self._name}" does not exist any more')
+            if reason := facts.invalid:
+                self._lost(position, f'its replication slot "{self._name}" was invalidated: {reason}')
+            if facts.confirmed > parse_lsn(position):
+                self._lost(
+                    position, f'its replication slot "{self._name}" begins at {show_lsn(facts.confirmed)}, later'
+                )
+            if parse_lsn(self.now()) < parse_lsn(position):
+                self._lost(position, f"the server is at {self.now()}, earlier: it was restored from a copy")
+
+    def _lost(self, position: str, why: str) -> NoReturn:
+        raise PositionLost(
+            f'capture "{self._capture}" cannot continue after {position} of "{self._address.shown}"',
+            detail=f"There {why}. Changes after that position may be missing.",
+            hint='Read the tables again: Capture(..., when_lost="snapshot"). What is in the topics stays.',
+            position=position,
+        )
+
+    # The stream
+
+    def start(self, position: str) -> None:
+        """Begin to stream the changes after a position."""
+        self._confirmed = self._reached = self._said = parse_lsn(position)
+        if not self._catalog:
+            self.tables()
+        parameters = {
+            **self._address.parameters,
+            "replication": "database",
+            "application_name": self._title,
+            "options": " ".join(f"-c {name}={value}" for name, value in SESSION_OPTIONS.items()),
+        }
+        stream = pq.PGconn.connect(make_conninfo(**parameters).encode())
+        if stream.status != pq.ConnStatus.OK:
+            message = stream.error_message.decode(errors="replace")
+            stream.finish()
+            raise unreachable(self._address, psycopg.OperationalError(message))
+        self._stream = stream
+        self._output = PgOutput(self._describe, self._refuse)
+        publication = psycopg.sql.quote(self._name)
+        command = (
+            f"START_REPLICATION SLOT {sql.Identifier(self._name).as_string(None)} LOGICAL {position} "
+            f"(proto_version '1', publication_names {publication})"
+        )
+        self._begin(command.encode())
+        self._heard = self._told = time.monotonic()
+
+    def _begin(self, command: bytes) -> None:
+        assert self._stream is not None
+        deadline = time.monotonic() + SILENT_SECONDS_MAX
+        while True:
+            result = self._stream.exec_(command)
+            if result.status == pq.ExecStatus.COPY_BOTH:
+                return
+            state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+            said = result.error_message.decode(errors="replace")
+            if state != errors.ObjectInUse.sqlstate or time.monotonic() > deadline:
+                self._stream_error(said, state)
+            # An older run of this capture: its appends are fenced already.
+            with self._errors():
+                if holder := foreign_holder(self._session, self._name, self._title):
+                    raise Invalid(
+                        f'the replication slot "{self._name}" is in use',
+                        detail=f"Process {holder[0]} of the server reads it, as {holder[1]!r}; it is not of this capture.",
+                        hint='End that reader, or give this capture a slot of its own: postgres(..., slot="...").',
+                    )
+            time.sleep(0.05)
+
+    def _stream_error(self, said: str, state: str = "") -> NoReturn:
+        """What the server says of the slot: lost positions are found when the stream is opened again."""
+        raise DatabaseUnavailable(
+            f'the stream of changes from "{self._address.shown}" ended',
+            detail=f"PostgreSQL says: {self._address.safe(said) or 'nothing'}.{f' ({state})' if state else ''}",
+            hint="The capture connects again. Nothing is lost: what was not committed is read again.",
+            address=self._address.shown,
+        )
+
+    def read(self, seconds: float) -> list[Event]:
+        """The next events; waits for one, but at most so long."""
+        assert self._stream is not None
+        assert self._output is not None
+        output, stream = self._output, self._stream
+        deadline = time.monotonic() + seconds
+        while True:
+            size, data = stream.get_copy_data(1)
+            if size > 0:
+                if data[0] == 119:  # w
+                    output.feed(bytes(data[_HEADER_BYTES:]))
+                    if output.rows >= ROWS_MAX or output.size >= BYTES_MAX:
+                        return self._take()
+                else:
+                    self._keepalive(bytes(data))
+                continue
+            if size < 0:
+                self._ended(size)
+            self._heard_or_ask()
+            if self._poll(0):
+                continue
+            if (output.rows and not output.inside) or output.end > self._reached or output.has_events:
+                return self._take()
+            if self._reached > self._said and not output.inside:
+                self._said = self._reached
+                return [Reached(show_lsn(self._reached))]
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return []
+            self._poll(min(left, 1.0))
+
+    def _take(self) -> list[Event]:
+        assert self._output is not None
+        events = self._output.take()
+        if not self._output.inside:
+            self._said = self._reached = max(self._reached, self._output.end)
+        return events
+
+    def _poll(self, seconds: float) -> bool:
+        """Whether anything came; waits at most so long."""
+        assert self._stream is not None
+        # Not select(): a process with more than 1,024 open files cannot use it.
+        waiting = select.poll()
+        waiting.register(self._stream.socket, select.POLLIN)
+        if not waiting.poll(seconds * 1000):
+            return False
+        try:
+            self._stream.consume_input()
+        except psycopg.OperationalError as error:
+            self._stream_error(str(error))
+        self._heard = time.monotonic()
+        return True
+
+    def _keepalive(self, data: bytes) -> None:
+        reached = int.from_bytes(data[1:9], "big")
+        assert self._output is not None
+        if not self._output.inside and not self._output.rows:
+            self._reached = max(self._reached, reached)
+        if data[17]:
+            self._tell()
+
+    def _ended(self, size: int) -> NoReturn:
+        assert self._stream is not None
+        said = self._stream.error_message.decode(errors="replace")
+        if size == -1:
+            result = self._stream.get_result()
+            said = result.error_message.decode(errors="replace") if result is not None else said
+        self._stream_error(said)
+
+    def _heard_or_ask(self) -> None:
+        """Tells the server that this client is alive; asks a silent one, and gives it up in the end."""
+        now = time.monotonic()
+        if now - self._heard > SILENT_SECONDS_MAX:
+            self._stream_error(f"nothing for {SILENT_SECONDS_MAX:.0f} seconds")
+        if now - self._told > STATUS_SECONDS:
+            self._tell(ask=now - self._heard > ASK_SECONDS)
+
+    def _tell(self, *, ask: bool = False) -> None:
+        assert self._stream is not None
+        now = int(time.time() * 1e6) - EPOCH_US
+        body = b"".join(
+            number.to_bytes(8, "big", signed=True) for number in (self._reached, self._confirmed, self._confirmed, now)
+        )
+        try:
+            self._stream.put_copy_data(b"r" + body + bytes([ask]))
+            self._stream.flush()
+        except psycopg.OperationalError as error:
+            self._stream_error(str(error))
+        self._told = time.monotonic()
+
+    def has_reached(self, position: str) -> bool:
+        """Whether all changes up to a position have been read; asks the server how far it is."""
+        if self._reached >= parse_lsn(position):
+            return True
+        if time.monotonic() - self._asked > 0.002:
+            self._asked = time.monotonic()
+            self._tell(ask=True)
+        return False
+
+    def confirm(self, position: str) -> None:
+        """Let the server remove WAL up to a position."""
+        self._confirmed = max(self._confirmed, parse_lsn(position))
+        self._tell()
+
+    def now(self) -> str:
+        """The position of the last WAL that was written."""
+        with self._errors():
+            row = self._session.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+        assert row is not None
+        return str(row[0])
+
+    # Tables of the stream
+
+    def _describe(self, schema: str, name: str, columns: Sequence[tuple[str, int, int]]) -> Relation | None:
+        captured = self._by_name.get((schema, name))
+        if captured is None:
+            return None
+        with self._errors():
+            catalog = read_table(self._session, self._source, captured, check=False)
+            types = read_types(self._session, [(oid, modifier) for _, oid, modifier in columns])
+        return catalog.relation(self._source, columns, types, self._mask)
+
+    def _refuse(self, table: str, column: str, key: str, error: Unrepresentable) -> Exception:
+        shown = error.value if len(error.value) < 80 else f"{error.value[:80]}..."
+        return Invalid(
+            f'column "{column}" of table "{table}" has a value that the topic cannot hold',
+            detail=f"The row with key {key} has {shown!r}: {error.reason}. Nothing after it was captured.",
+            hint=f'Capture the column as text: postgres(..., types={{"{table}.{column}": "STRING"}}), into a new topic or one '
+            "whose column is STRING.",
+        )
+
+    # Snapshots
+
+    def unseen(self, transactions: Sequence[int]) -> list[int]:
+        """Those that a new snapshot of the database does not show."""
+        with self._errors():
+            following, running = self._snapshot()
+        return [one for one in transactions if not sees(one, following, running)]
+
+    def _snapshot(self) -> tuple[int, frozenset[int]]:
+        row = self._session.execute("SELECT pg_current_snapshot()::text").fetchone()
+        assert row is not None
+        _, following, running = str(row[0]).split(":")
+        return int(following), frozenset(int(one) for one in running.split(",") if one)
+
+    def read_chunk(
+        self, table: str, after: tuple[str, ...] | None, rows: int, where: str | None = None
+    ) -> PostgresChunk:
+        """The next rows of a table in the order of its key, with what the snapshot saw."""
+        catalog = self._catalog[table]
+        columns = [(one.name, *one.type_and_modifier) for one in catalog.columns]
+        relation = catalog.relation(self._source, columns, catalog.types, self._mask)
+        names = [column.name for column in relation.columns]
+        statement = catalog.chunk_sql(names, after, rows, where)
+        with self._errors(), self._session.transaction():
+            self._session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            self._session.execute(f"SET LOCAL lock_timeout = '{LOCK_SECONDS_MAX}s'")
+            # Before the snapshot: to an older snapshot a table that is truncated or rewritten afterwards is empty.
+            self._session.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(catalog.sql_name))
+            following, running = self._snapshot()
+            values = _copy(self._session, statement, len(names))
+            row = self._session.execute("SELECT pg_current_wal_insert_lsn()::text, clock_timestamp()").fetchone()
+        assert row is not None
+        count = len(values[0]) if values else 0
+        last = None
+        if count == rows:
+            places = [names.index(one) for one in catalog.table.key]
+            last = tuple(cast("bytes", values[place][-1]).decode() for place in places)
+        arrays = {}
+        for column, given in zip(relation.columns, values, strict=True):
+            arrays[column.name] = self._chunk_array(relation, column, given, values)
+        return PostgresChunk(arrays, count, last, row[1].astimezone(UTC), str(row[0]), following, running)
+
+    def _chunk_array(
+        self, relation: Relation, column: RelationColumn, given: Sequence[bytes | None],
+        values: Sequence[Sequence[bytes | None]],
+    ) -> pa.Array:  # fmt: skip
+        masked = given if column.mask is None else [None if one is None else column.mask(one) for one in given]
+        try:
+            return arrow_array(masked, column.postgres, column.data_type)
+        except Unrepresentable as error:
+            places = {one.name: number for number, one in enumerate(relation.columns)}
+            key = {one: (values[places[one]][error.index] or b"").decode() for one in relation.table.key}
+            raise self._refuse(relation.table.name, column.name, str(key), error) from None
+
+    def find_rows(self, table: str, keys: pa.RecordBatch, columns: Sequence[str]) -> pa.Table:
+        """Rows as they are now."""
+        catalog = self._catalog[table]
+        wanted = [*catalog.table.key, *(one for one in columns if one not in catalog.table.key)]
+        described = [(one.name, *one.type_and_modifier) for one in catalog.columns]
+        relation = catalog.relation(self._source, described, catalog.types, self._mask)
+        found: list[list[bytes | None]] = [[] for _ in wanted]
+        with self._errors():
+            for key in keys.to_pylist():
+                values = [key[name] for name in catalog.table.key]
+                for row in self._session.execute(catalog.find_sql(wanted), values):
+                    for column, value in zip(found, row, strict=True):
+                        column.append(None if value is None else str(value).encode())
+        by_name = {column.name: column for column in relation.columns}
+        arrays = [
+            arrow_array(
+                [None if one is None or by_name[name].mask is None else by_name[name].mask(one) for one in given]  # type: ignore[misc]
+                if by_name[name].mask is not None
+                else given,
+                by_name[name].postgres,
+                by_name[name].data_type,
+            )
+            for name, given in zip(wanted, found, strict=True)
+        ]
+        return pa.table(arrays, names=wanted)
+
+    def count_rows(self, table: str) -> int:
+        """About how many rows a table has, as the last ANALYZE or VACUUM saw it."""
+        catalog = self._catalog[table]
+        with self._errors():
+            row = self._session.execute(
+                "SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = %s", [catalog.oid]
+            ).fetchone()
+        return int(row[0]) if row else 0
+
+    # Health and end
+
+    def health(self) -> Health:
+        """How much WAL the slot holds, and how much more it may."""
+        with self._errors():
+            facts = slot_facts(self._session, self._name)
+            position = self.now()
+        if facts is None:
+            return Health(0, None, position)
+        return Health(facts.held_bytes, facts.left_bytes, position)
+
+    def drop(self) -> None:
+        """Remove slot and publication."""
+        if self._stream is not None:
+            self._stream.finish()
+            self._stream = None
+        with self._errors():
+            deadline = time.monotonic() + SILENT_SECONDS_MAX
+            while slot_facts(self._session, self._name) is not None:
+                try:
+                    self._session.execute("SELECT pg_drop_replication_slot(%s)", [self._name])
+                except errors.ObjectInUse:
+                    if time.monotonic() > deadline:
+                        raise
+                    foreign = foreign_holder(self._session, self._name, self._title)
+                    if foreign is not None:
+                        raise Invalid(
+                            f'the replication slot "{self._name}" is in use',
+                            detail=f"Process {foreign[0]} of the server reads it, as {foreign[1]!r}.",
+                            hint="End that reader, then drop the capture again.",
+                        ) from None
+                    time.sleep(0.05)
+            if publication_tables(self._session, self._name) is not None:
+                self._session.execute(sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(self._name)))
+
+
+_ESCAPES = {b"\\b": b"\b", b"\\f": b"\f", b"\\n": b"\n", b"\\r": b"\r", b"\\t": b"\t", b"\\v": b"\v", b"\\\\": b"\\"}
+
+
+def _copy(session: psycopg.Connection[Any], statement: sql.Composed, count: int) -> list[Sequence[bytes | None]]:
+    """The columns of a query, as text; COPY sends whole rows at a fraction of a query's cost."""
+    with session.cursor().copy(sql.SQL("COPY ({}) TO STDOUT").format(statement)) as copy:
+        data = b"".join(bytes(block) for block in copy)
+    if not data:
+        return [[] for _ in range(count)]
+    rows = [line.split(b"\t") for line in data[:-1].split(b"\n")]
+    columns: list[Sequence[bytes | None]] = []
+    for values in zip(*rows, strict=True):
+        if b"\\" not in b"".join(values):
+            columns.append(values)
+            continue
+        columns.append([
+            None if value == b"\\N"
+            else re.sub(rb"\\(?:[bfnrtv\\]|[0-7]{1,3}|x[0-9A-Fa-f]{1,2})", lambda found: _ESCAPES[found[0]], value)
+            if b"\\" in value else value
+            for value in values
+        ])  # fmt: skip
+    return columns

@@ -1,0 +1,185 @@
+"""PostgresSource: the changes of a PostgreSQL database, by logical replication.
+
+A publication names the captured tables, a slot keeps the WAL that is not yet read. Both are named after the capture. The
+slot is created by the first run and removed only by `capture drop`. Nothing else is written to the database.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from psycopg import sql
+
+from mainstem.arguments import text
+from mainstem.capture.captured_table import CapturedTable, captured_tables
+from mainstem.capture.outbox_table import OUTBOX, postgres_outbox_sql
+from mainstem.capture.source import SourceConnection
+from mainstem.durable_files import RealFiles, replace_file
+from mainstem.errors import Invalid
+from mainstem.log.rows.schema_ddl import schema_from_ddl
+from mainstem.postgres_address import PostgresAddress
+
+__all__ = ["PostgresSource", "postgres"]
+
+
+def postgres(
+    url: str,
+    *,
+    tables: Iterable[str | CapturedTable] = (),
+    types: Mapping[str, str] | None = None,
+    outbox: bool = False,
+    slot: str | None = None,
+) -> PostgresSource:
+    """Tables of a PostgreSQL database (14 or newer), captured by logical replication.
+
+    `url`: "postgresql://user@host:5432/database". The user needs REPLICATION, and SELECT on the tables; `mainstem capture
+    setup --print` prints the SQL for an administrator. `tables`: names or `CapturedTable`s. `types`: another type for a
+    column, {"orders.until": "STRING"}. `outbox`: also relay what applications append with `outbox(connection)`. `slot`:
+    the name of the replication slot and of the publication, by default `mainstem_<capture>`.
+
+    >>> postgres("postgresql://reader:geheim@db/shop", tables=["customers", "orders"]).shown
+    'postgresql://reader@db:5432/shop'
+    """
+    address = PostgresAddress.parse(text(url, "url"))
+    named = captured_tables(tables)
+    if not named and not outbox:
+        raise Invalid(
+            "no tables to capture are given",
+            detail=f'The source is "{address.shown}".',
+            hint='Name them: postgres(url, tables=["customers", "orders"]).',
+        )
+    given = {name: schema_from_ddl(f"value {one}").field(0).type for name, one in (types or {}).items()}
+    if unknown := next((name for name in given if not any(name.startswith(f"{one.name}.") for one in named)), None):
+        raise Invalid(
+            f'types names "{unknown}", which is not a column of a captured table',
+            detail=f"The tables are: {', '.join(one.name for one in named)}.",
+            hint='Write table and column with a point: types={"orders.until": "STRING"}.',
+        )
+    if slot is not None and not re.fullmatch(r"[a-z0-9_]{1,63}", slot):
+        raise Invalid(
+            f'slot "{slot}" is not a name of a replication slot',
+            detail="It may have lower-case letters, digits and _ only, at most 63.",
+            hint="Leave it out: it is named after the capture.",
+        )
+    return PostgresSource(address, named, given, outbox, slot)
+
+
+@dataclass(frozen=True)
+class PostgresSource:
+    """What `postgres(...)` returns."""
+
+    address: PostgresAddress
+    tables: tuple[CapturedTable, ...]
+    types: Mapping[str, pa.DataType] = field(default_factory=dict)
+    with_outbox: bool = False
+    given_slot: str | None = None
+
+    kind = "postgres"
+
+    @property
+    def shown(self) -> str:
+        """Its address without the password."""
+        return self.address.shown
+
+    @property
+    def outbox(self) -> str | None:
+        """The table of its outbox."""
+        return OUTBOX if self.with_outbox else None
+
+    def slot(self, capture: str) -> str:
+        """The name of the slot and the publication."""
+        return self.given_slot or f"mainstem_{re.sub('[^a-z0-9]', '_', capture.lower())}"[:63]
+
+    def all_tables(self) -> tuple[CapturedTable, ...]:
+        """The captured tables, and that of the outbox."""
+        return (*self.tables, CapturedTable(OUTBOX)) if self.with_outbox else self.tables
+
+    def publication_sql(self, capture: str, changed: str = "CREATE") -> sql.Composed:
+        """The statement that makes the publication, or sets its tables."""
+        tables = sql.SQL(", ").join(_published(one) for one in self.all_tables())
+        name = sql.Identifier(self.slot(capture))
+        if changed == "ALTER":
+            return sql.SQL("ALTER PUBLICATION {} SET TABLE {}").format(name, tables)
+        return sql.SQL(
+            "CREATE PUBLICATION {} FOR TABLE {} WITH (publish = 'insert, update, delete, truncate', "
+            "publish_via_partition_root = true)"
+        ).format(name, tables)
+
+    def setup_sql(self, capture: str) -> str:
+        """What an administrator can run, so that REPLICATION and SELECT suffice."""
+        user = str(self.address.parameters.get("user") or "reader")
+        role, tables = sql.Identifier(user), sql.SQL(", ").join(table_name(one) for one in self.all_tables())
+        parts = [
+            *([sql.SQL(postgres_outbox_sql())] if self.with_outbox else []),
+            self.publication_sql(capture),
+            sql.SQL("ALTER ROLE {} REPLICATION").format(role),
+            sql.SQL("GRANT SELECT ON {} TO {}").format(tables, role),
+        ]
+        lines = [f"{part.as_string(None)};" for part in parts]
+        return "\n".join(["-- In postgresql.conf: wal_level = logical (needs a restart)", *lines])
+
+    def open(self, capture: str, home: str) -> SourceConnection:
+        """Connect to it."""
+        from mainstem.capture.postgresql.postgres_connection import PostgresConnection
+
+        return PostgresConnection(self, capture, home, _mask(home, capture))
+
+    def to_json(self) -> dict[str, Any]:
+        """For another process of the same program; it has the password if the address has one."""
+        from mainstem.log.rows.schema_ddl import type_to_ddl
+
+        return {
+            "kind": self.kind,
+            "url": self.address.url,
+            "tables": [one.to_json() for one in self.tables],
+            "types": {name: type_to_ddl(one) for name, one in self.types.items()},
+            "outbox": self.with_outbox,
+            "slot": self.given_slot,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> PostgresSource:
+        """From JSON."""
+        tables = [CapturedTable.from_json(one) for one in value["tables"]]
+        return postgres(value["url"], tables=tables, types=value["types"], outbox=value["outbox"], slot=value["slot"])
+
+
+def table_name(table: CapturedTable) -> sql.Composed:
+    """The table's name in SQL."""
+    return sql.SQL("{}.{}").format(sql.Identifier(table.schema or "public"), sql.Identifier(table.table))
+
+
+def _published(table: CapturedTable) -> sql.Composable:
+    if table.where is None:
+        return table_name(table)
+    # The condition is the user's own SQL.
+    return sql.SQL("{} WHERE ({})").format(table_name(table), sql.SQL(table.where))
+
+
+def _mask(home: str, capture: str) -> Callable[[bytes], bytes]:
+    """Replaces a value by a keyed hash. The secret is in the home, so equal values stay equal over restarts."""
+    path = Path(home, "captures", capture, "mask_secret")
+    secret: list[bytes] = []
+
+    def mask(value: bytes) -> bytes:
+        if not secret:
+            if not path.exists():
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                replace_file(RealFiles(), str(path), secrets.token_hex(32).encode())
+            secret.append(path.read_bytes())
+        return hmac.new(secret[0], value, hashlib.sha256).hexdigest()[:32].encode()
+
+    return mask
+
+
+def columns_named(names: Sequence[str]) -> sql.Composed:
+    """Columns in SQL, with commas."""
+    return sql.SQL(", ").join(sql.Identifier(name) for name in names)

@@ -1,0 +1,205 @@
+"""Snapshots: reading the rows that a table has, chunk by chunk, while its changes are streamed.
+
+A chunk is read without a lock and without a mark in the source. It is appended when the stream has reached the position
+at which it was read; so everything that it shows was streamed before. Of the transactions streamed so far, some may not be
+visible in it: their rows are newer, and the chunk's rows with the same keys are dropped. The stream wins.
+
+    stream     ... T1 ....... T2 (commit streamed, not yet visible) ......|
+    chunk            read: sees T1, not T2                     append: without the keys that T2 changed
+
+The progress of a table is a part of the capture's state, committed with each chunk:
+
+    after      the key after which the next chunk begins; null at the beginning
+    rows       how many rows were appended
+    first      the offsets of the topic where the snapshot began: keys that were not written since are not in the source,
+               and are deleted at the end; null in the first snapshot of a topic, which has none
+    where      only these rows
+    reason     why it is read
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mainstem.capture.capture_log import CaptureLog
+from mainstem.capture.source import Changes, Chunk, SourceConnection, origin_array
+
+__all__ = ["Snapshots", "live_keys"]
+
+CHUNK_ROWS = 20_000
+
+Key = tuple[Any, ...]
+
+
+class Snapshots:
+    """The tables that are still to be read, one after the other."""
+
+    def __init__(self, log: CaptureLog, connection: SourceConnection, tables: Iterable[str], *, paused: bool) -> None:
+        self._log = log
+        self._connection = connection
+        self._tables = list(tables)
+        self.paused = paused
+        self._chunk: tuple[str, Chunk] | None = None
+        # For each table that is read: the last transaction that changed a key, and the last that truncated it.
+        self._touched: dict[str, dict[Key, int]] = {}
+        self._truncated: dict[str, int] = {}
+        # Streamed by earlier runs, and perhaps not visible yet.
+        self._before: list[int] | None = None
+
+    @property
+    def pending(self) -> list[str]:
+        """The tables that are still to be read."""
+        return [table for table in self._tables if self.progress(table) is not None]
+
+    def progress(self, table: str) -> dict[str, Any] | None:
+        """How far a table is read; None if it is not being read."""
+        found: dict[str, Any] | None = self._log.get(f"snapshot:{table}")
+        return found
+
+    def request(self, table: str, reason: str, where: str | None = None) -> None:
+        """Note that a table is to be read, from the beginning."""
+        topic = self._log.topic(table)
+        ends = {str(one): topic.backend.latest(one) for one in range(topic.settings.partitions)}
+        first = ends if any(topic.backend.earliest(int(one)) < end for one, end in ends.items()) else None
+        self._log.note(
+            f"snapshot:{table}", {"after": None, "rows": 0, "first": first, "where": where, "reason": reason}
+        )
+        if self._chunk is not None and self._chunk[0] == table:
+            self._chunk = None
+
+    def note(self, changes: Changes) -> None:
+        """Rows of the stream, which win against a chunk."""
+        if self.progress(changes.table) is None:
+            return
+        key = self._log.topic(changes.table).settings.key
+        touched = self._touched.setdefault(changes.table, {})
+        rows = zip(*(changes.columns[name].to_pylist() for name in key), strict=True)
+        for row, transaction in zip(rows, changes.origin.field("transaction").to_pylist(), strict=True):
+            touched[row] = transaction
+
+    def note_truncated(self, table: str, transaction: int) -> None:
+        """All rows of a table were deleted."""
+        if self.progress(table) is not None:
+            self._truncated[table] = transaction
+
+    def step(self) -> bool:
+        """Read a chunk, or append the one that was read; False if the stream must go on first, or nothing is left."""
+        if self._chunk is None:
+            table = next(iter(self.pending), None)
+            if table is None or self.paused or self._waits_for_earlier():
+                return False
+            progress = self.progress(table)
+            assert progress is not None
+            after = None if progress["after"] is None else tuple(progress["after"])
+            self._chunk = table, self._connection.read_chunk(table, after, CHUNK_ROWS, progress["where"])
+        table, chunk = self._chunk
+        if not self._connection.has_reached(chunk.position):
+            return False
+        self._append(table, chunk)
+        self._chunk = None
+        return True
+
+    def _waits_for_earlier(self) -> bool:
+        """Whether a transaction that an earlier run streamed is not visible yet: its rows would look older than they
+        are."""
+        if self._before is None:
+            self._before = self._connection.unseen(self._log.recent_transactions())
+        elif self._before:
+            self._before = self._connection.unseen(self._before)
+        return bool(self._before)
+
+    def _append(self, table: str, chunk: Chunk) -> None:
+        topic = self._log.topic(table)
+        progress = self.progress(table)
+        assert progress is not None
+        kept = self._kept(table, topic.settings.key, chunk)
+        columns = {name: array.filter(kept) for name, array in chunk.columns.items()}
+        count = int(pc.sum(kept).as_py() or 0) if chunk.rows else 0
+        origin = _snapshot_origin(chunk, progress["rows"], count)
+        self._log.append(topic, {**columns, "origin": origin}, pa.repeat(pa.scalar("insert"), count), None)
+        if chunk.last is None:
+            self._delete_others(table, progress, chunk, count)
+            self._log.note(f"snapshot:{table}", None)
+            self._touched.pop(table, None)
+            self._truncated.pop(table, None)
+        else:
+            self._log.note(
+                f"snapshot:{table}", {**progress, "after": list(chunk.last), "rows": progress["rows"] + count}
+            )
+
+    def _kept(self, table: str, key: Sequence[str], chunk: Chunk) -> pa.Array:
+        """Which rows of a chunk the stream has not written anew."""
+        truncated = self._truncated.get(table)
+        if truncated is not None and not chunk.sees(truncated):
+            return pa.array(np.zeros(chunk.rows, np.bool_))
+        # Those that this chunk sees, every later one sees.
+        hidden = {one: by for one, by in self._touched.get(table, {}).items() if not chunk.sees(by)}
+        self._touched[table] = hidden
+        if not hidden:
+            return pa.array(np.ones(chunk.rows, np.bool_))
+        rows = zip(*(chunk.columns[name].to_pylist() for name in key), strict=True)
+        return pa.array([row not in hidden for row in rows], pa.bool_())
+
+    def _delete_others(self, table: str, progress: Mapping[str, Any], chunk: Chunk, appended: int) -> None:
+        """Delete the keys of the topic that were not written since the snapshot began: the source does not have them."""
+        if progress["first"] is None or progress["where"] is not None:
+            return
+        topic = self._log.topic(table)
+        first = {int(one): offset for one, offset in progress["first"].items()}
+        known = topic.to_arrow(columns=list(topic.settings.key))
+        keys = live_keys(known, topic.settings.key, before=first)
+        # What this transaction appends is not in the topic yet.
+        seen = set(_rows([chunk.columns[name] for name in topic.settings.key])) if chunk.rows else set()
+        gone = [row for row in _rows([keys.column(name) for name in topic.settings.key]) if row not in seen]
+        if not gone:
+            return
+        columns = {
+            name: pa.array([row[place] for row in gone], topic.settings.stored_schema.field(name).type)
+            for place, name in enumerate(topic.settings.key)
+        }
+        origin = _snapshot_origin(chunk, progress["rows"] + appended, len(gone))
+        self._log.append(topic, {**columns, "origin": origin}, pa.repeat(pa.scalar("delete"), len(gone)), None)
+
+
+def _snapshot_origin(chunk: Chunk, before: int, count: int) -> pa.StructArray:
+    return origin_array(
+        pa.repeat(pa.scalar(chunk.position), count),
+        pa.nulls(count, pa.int64()),
+        pa.array(np.arange(before + 1, before + count + 1), pa.int64()),
+        pa.repeat(pa.scalar(chunk.read_at, pa.timestamp("us", "UTC")), count),
+        snapshot=True,
+    )
+
+
+def _rows(columns: Sequence[pa.Array]) -> list[Key]:
+    return list(zip(*(column.to_pylist() for column in columns), strict=True))
+
+
+def live_keys(records: pa.Table, key: Sequence[str], before: Mapping[int, int] | None = None) -> pa.Table:
+    """The keys whose last record, by offset, is no deletion; only those whose last record is `before` an offset of its
+    partition."""
+    record = records.column("record").combine_chunks()
+    record = record if isinstance(record, pa.StructArray) else pa.concat_arrays(record.chunks)
+    table = pa.table(
+        [
+            *(records.column(name) for name in key),
+            record.field("change"),
+            record.field("partition"),
+            record.field("offset"),
+        ],
+        names=[*(f"k{number}" for number in range(len(key))), "change", "partition", "offset"],
+    )
+    names = [f"k{number}" for number in range(len(key))]
+    last = table.group_by(names, use_threads=False).aggregate(
+        [("change", "last"), ("partition", "last"), ("offset", "last")]
+    )
+    wanted = pc.not_equal(last.column("change_last"), "delete")
+    if before is not None:
+        limits = pa.array([before.get(one, 0) for one in last.column("partition_last").to_pylist()], pa.int64())
+        wanted = pc.and_(wanted, pc.less(last.column("offset_last"), limits))
+    return last.filter(wanted).select(names).rename_columns(list(key))

@@ -1,0 +1,254 @@
+"""Source: what a capture needs of a database. Nothing here knows a database in particular.
+
+A source streams changes in commit order, as columns. `read` returns what happened as a list of events:
+
+    Changes        rows of one table, in commit order
+    Truncated      all rows of one table were deleted at once
+    TableChanged   the next rows of a table have other columns
+    Committed      everything before belongs to whole transactions up to this position
+    Reached        nothing that is captured happened up to this position
+
+A large transaction comes in several pieces, before its `Committed`. Between two `Committed` the order of tables does not
+matter: their rows become visible together.
+
+A position is a text of the source, such as "0/16B3748"; only the source compares positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from mainstem.capture.captured_table import CapturedTable
+
+__all__ = [
+    "Changes",
+    "Chunk",
+    "Committed",
+    "Event",
+    "Health",
+    "ORIGIN",
+    "Reached",
+    "Source",
+    "SourceColumn",
+    "SourceConnection",
+    "SourceTable",
+    "SourceTransaction",
+    "TableChanged",
+    "Truncated",
+    "origin_array",
+]
+
+# Where a row comes from. `position`: the commit; `number`: the place in its transaction, from 1; `committed_at`: of a
+# row that a snapshot read, when it was read.
+ORIGIN = pa.struct(
+    [("position", pa.string()), ("transaction", pa.int64()), ("number", pa.int64()),
+     ("committed_at", pa.timestamp("us", "UTC")), ("snapshot", pa.bool_())]
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SourceColumn:
+    """A column of a table. `number` stays the same when it is renamed. `filled`: rows that were there when the column was
+    added may have a value, of which the stream says nothing."""
+
+    name: str
+    data_type: pa.DataType
+    number: int
+    shown_type: str = ""
+    filled: bool = False
+
+
+@dataclass(frozen=True)
+class SourceTable:
+    """A table as it is in the source. `storage` changes when all rows are written anew, without an event in the stream."""
+
+    name: str
+    columns: tuple[SourceColumn, ...]
+    key: tuple[str, ...]
+    storage: str = ""
+
+    def column(self, name: str) -> SourceColumn | None:
+        return next((column for column in self.columns if column.name == name), None)
+
+
+@dataclass(frozen=True)
+class SourceTransaction:
+    """A committed transaction of the source. `changes`: how many, by table."""
+
+    position: str
+    id: int
+    committed_at: datetime
+    changes: Mapping[str, int]
+
+
+@dataclass
+class Changes:
+    """Rows of one table in commit order. A deletion has only the key's columns, the others are null.
+
+    `unchanged`: the rows whose value in a column the source did not send, because it did not change. `before`: the old
+    rows, if they were asked for. `headers`: as in `record`.
+    """
+
+    table: str
+    columns: dict[str, pa.Array]
+    change: pa.Array
+    origin: pa.StructArray
+    unchanged: dict[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
+    before: pa.StructArray | None = None
+    headers: pa.Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.change)
+
+
+@dataclass(frozen=True)
+class Truncated:
+    """All rows of a table were deleted at once, by this transaction."""
+
+    table: str
+    origin: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class TableChanged:
+    """The columns of a table from the next `Changes` on."""
+
+    table: SourceTable
+
+
+@dataclass(frozen=True)
+class Committed:
+    """All events before belong to whole transactions: these."""
+
+    position: str
+    transactions: Sequence[SourceTransaction]
+
+
+@dataclass(frozen=True)
+class Reached:
+    """Nothing that is captured happened since the last event, up to this position."""
+
+    position: str
+
+
+Event = Changes | Truncated | TableChanged | Committed | Reached
+
+
+class Chunk(Protocol):
+    """Rows of a table between two keys, as one moment of the source had them."""
+
+    # In the order of the key; all columns that are captured.
+    columns: dict[str, pa.Array]
+    rows: int
+    # The key of the last row as the source writes it, to continue after it; None if there are no more rows.
+    last: tuple[str, ...] | None
+    read_at: datetime
+
+    @property
+    def position(self) -> str:
+        """The stream must have reached it before these rows are appended: it then has all that they show."""
+
+    def sees(self, transaction: int) -> bool:
+        """Whether the rows show the effects of a transaction."""
+
+
+@dataclass(frozen=True)
+class Health:
+    """How much of its log the server keeps for this capture, and how much more it may; None if there is no limit."""
+
+    held_bytes: int
+    left_bytes: int | None
+    position: str
+
+
+class SourceConnection(Protocol):
+    """An open source. Used by one thread."""
+
+    # Text that identifies the server, its history and the place in it where changes are kept for this capture.
+    identity: Mapping[str, str]
+
+    def tables(self) -> list[SourceTable]:
+        """The captured tables as they are now; raises `Invalid` for one that cannot be captured."""
+
+    def prepare(self) -> str:
+        """Make what the source needs to keep changes, unless it exists. The position from which on it has them all."""
+
+    def check_position(self, position: str, identity: Mapping[str, str]) -> None:
+        """Raise `PositionLost` unless the source still has every change after a position of an earlier run."""
+
+    def start(self, position: str) -> None:
+        """Begin to stream the changes after a position."""
+
+    def read(self, seconds: float) -> list[Event]:
+        """The next events; waits for one, but at most so long."""
+
+    def has_reached(self, position: str) -> bool:
+        """Whether all changes up to a position have been read."""
+
+    def confirm(self, position: str) -> None:
+        """Let the source forget changes up to a position."""
+
+    def now(self) -> str:
+        """The position that the source has reached now."""
+
+    def unseen(self, transactions: Sequence[int]) -> list[int]:
+        """Those of these transactions, all of them streamed, that a reader of the source cannot see yet."""
+
+    def read_chunk(self, table: str, after: tuple[str, ...] | None, rows: int, where: str | None = None) -> Chunk:
+        """The next rows of a table after a key."""
+
+    def find_rows(self, table: str, keys: pa.RecordBatch, columns: Sequence[str]) -> pa.Table:
+        """Rows as they are now, with the key's columns and these."""
+
+    def count_rows(self, table: str) -> int:
+        """About how many rows a table has."""
+
+    def health(self) -> Health: ...
+
+    def drop(self) -> None:
+        """Remove what `prepare` made."""
+
+    def close(self) -> None: ...
+
+
+class Source(Protocol):
+    """A database and which of its tables are captured: a value, made by `postgres(...)` or `sqlite(...)`."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def shown(self) -> str:
+        """Its address without a password."""
+
+    @property
+    def tables(self) -> tuple[CapturedTable, ...]: ...
+
+    @property
+    def outbox(self) -> str | None:
+        """The table of its outbox."""
+
+    def setup_sql(self, capture: str) -> str:
+        """What an administrator can run, so that fewer rights suffice."""
+
+    def open(self, capture: str, home: str) -> SourceConnection: ...
+
+    def to_json(self) -> dict[str, Any]:
+        """For another process of the same program; it has the password if the address has."""
+
+
+def origin_array(
+    positions: pa.Array, transactions: pa.Array, numbers: pa.Array, committed_at: pa.Array, *, snapshot: bool
+) -> pa.StructArray:
+    """The `origin` of rows."""
+    return pa.StructArray.from_arrays(
+        [positions, transactions, numbers, committed_at, pa.repeat(pa.scalar(snapshot), len(positions))],
+        fields=list(ORIGIN),
+    )
