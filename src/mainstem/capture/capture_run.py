@@ -24,6 +24,7 @@ from mainstem.capture.capture_log import CaptureLog
 from mainstem.capture.capture_status import CaptureStatus, StatusFile
 from mainstem.capture.outbox_relay import OutboxRelay
 from mainstem.capture.row_store import RowStore, decoded, key_text
+from mainstem.capture.snapshot_rate import SnapshotRate
 from mainstem.capture.snapshots import Snapshots
 from mainstem.capture.source import (
     Changes,
@@ -75,6 +76,7 @@ class CaptureRun:
         self._pending: dict[str, list[tuple[pa.RecordBatch, pa.Array]]] = {}
         self._noted_at = self._told_at = 0.0
         self._changes = 0
+        self._rate = SnapshotRate()
         self._error = ""
         # At its first start of this run a table is read again, if the capture says so; not after a reconnect.
         self._started = False
@@ -88,7 +90,7 @@ class CaptureRun:
             while not self._stopped():
                 try:
                     if self._connected(until):
-                        return
+                        break
                 except Unavailable as error:
                     self._forget()
                     self._error = summary_of(error)
@@ -372,12 +374,13 @@ class CaptureRun:
             return
         self._told_at = now
         health = None if connection is None else connection.health()
-        progress = {}
+        progress: dict[str, dict[str, Any]] = {}
         if snapshots is not None and connection is not None:
             for table in snapshots.pending:
                 found = snapshots.progress(table)
                 assert found is not None
                 progress[table] = {"rows": found["rows"], "of": connection.count_rows(table), "reason": found["reason"]}
+            self._rate.estimate(progress, now)
         status = CaptureStatus.of(
             self._capture, state, self._log.position, self._changes, health, progress, self._error,
             paused=bool(snapshots and snapshots.paused),

@@ -10,25 +10,34 @@ import json
 import os
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from mainstem.capture.capture import Capture
 from mainstem.capture.source import Health
+from mainstem.clock import SystemClock, as_datetime
 from mainstem.processes import Identity, alive, this_process
 
-__all__ = ["CaptureStatus", "StatusFile", "all_statuses"]
+__all__ = ["SECRET", "CaptureStatus", "StatusFile", "all_statuses"]
 
+# The file with the key of the hashes that replace values of masked columns.
+SECRET = "mask_secret"
 # An alarm when more than this share of what the server may keep is held.
 ALARM_SHARE = 0.5
+
+
+def _now() -> datetime:
+    return as_datetime(SystemClock().now())
 
 
 @dataclass(frozen=True)
 class CaptureStatus:
     """A capture at one moment. `held_bytes`: what the server keeps for it; `left_bytes`: how much more it may, None if
-    there is no limit. `snapshot`: the tables that are being read: rows so far, about how many, and why."""
+    there is no limit. `snapshot`: the tables that are being read: rows so far, about how many, why, and about how many
+    seconds are left."""
 
     name: str
     source: str
@@ -54,14 +63,25 @@ class CaptureStatus:
         held, left = (None, None) if health is None else (health.held_bytes, health.left_bytes)
         alarm = held is not None and left is not None and held > ALARM_SHARE * (held + max(left, 0))
         return cls(
-            capture.name, capture.source.shown, capture.topics, state, datetime.now(UTC).isoformat(timespec="seconds"),
+            capture.name, capture.source.shown, capture.topics, state, _now().isoformat(timespec="seconds"),
             this_process(), position, changes, held, left, alarm, paused, snapshot, error,
         )  # fmt: skip
 
     @property
     def running(self) -> bool:
         """Whether its process still exists."""
-        return self.state not in ("stopped", "failed") and alive(self.process)
+        return self.state in ("running", "waiting") and alive(self.process)
+
+    @property
+    def alarm_text(self) -> str:
+        """What an alarm says; empty if there is none."""
+        if not self.alarm:
+            return ""
+        held, left = ((size or 0) / 2**20 for size in (self.held_bytes, self.left_bytes))
+        return (
+            f"the server holds {held:,.0f} MiB of its WAL, and may hold {max(left, 0):,.0f} MiB more; beyond that, changes "
+            "are lost"
+        )
 
 
 class StatusFile:
@@ -89,7 +109,7 @@ class StatusFile:
     def request(self, kind: str, **fields: Any) -> None:
         """Leave a request for the run."""
         self._requests.mkdir(mode=0o700, parents=True, exist_ok=True)
-        number = f"{datetime.now(UTC).timestamp():020.6f}-{uuid.uuid4().hex[:8]}"
+        number = f"{_now().timestamp():020.6f}-{uuid.uuid4().hex[:8]}"
         beside = self._requests / f"{number}.new"
         beside.write_text(json.dumps({"kind": kind, **fields}))
         os.replace(beside, self._requests / f"{number}.json")
@@ -113,9 +133,20 @@ class StatusFile:
         return False
 
     def remove(self) -> None:
-        """Remove status and requests."""
-        for path in [*self._requests.glob("*"), self._path]:
-            path.unlink(missing_ok=True)
+        """Remove all files of the capture but the secret of masked columns: with another one, equal values would no longer
+        be equal in the topics."""
+        for path in [*self._requests.glob("*"), *self._folder.glob("*")]:
+            if path.is_file() and path.name != SECRET:
+                path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self._requests.rmdir()
+        with suppress(OSError):
+            self._folder.rmdir()
+
+    def remove_secret(self) -> None:
+        """Remove also the secret of masked columns."""
+        (self._folder / SECRET).unlink(missing_ok=True)
+        self.remove()
 
 
 def all_statuses(home: str) -> list[CaptureStatus]:
