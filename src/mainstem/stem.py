@@ -389,14 +389,9 @@ class Mainstem:
         if captures is None:
             return None
         from mainstem.capture.capture import captures_of
-        from mainstem.capture.capture_process import CaptureProcess
-        from mainstem.capture.captured_topics import find_or_make_topics, make_topics
+        from mainstem.capture.capture_process import start_captures
 
-        made = captures_of(self, captures)
-        for one in made:
-            # A run that ends by itself must not wait for a source that does not answer.
-            (make_topics if until == "idle" else find_or_make_topics)(self.log, self.home, one)
-        return CaptureProcess(made, home=self.home, address=self.log.address, until=until, tell=tell) if made else None
+        return start_captures(self.log, self.home, captures_of(self, captures), until=until, tell=tell)
 
     def rebuild(self, view: str | View, flows: Flows) -> Rebuild:
         """Replay the log into a new version of a view beside the live one, with the current program."""

@@ -29,11 +29,13 @@ from mainstem import errors
 from mainstem.capture.capture import Capture
 from mainstem.capture.capture_status import CaptureStatus
 from mainstem.capture.capture_threads import CaptureThreads
+from mainstem.capture.captured_topics import find_or_make_topics, make_topics
 from mainstem.errors import MainstemError, Unavailable
+from mainstem.log.log import Log
 from mainstem.log.opened_log import opened_log
 from mainstem.processes import DeathWatch, this_process
 
-__all__ = ["CaptureProcess", "error_from_json", "error_to_json"]
+__all__ = ["CaptureProcess", "error_from_json", "error_to_json", "start_captures"]
 
 LOGGER = logging.getLogger("mainstem.capture")
 
@@ -162,6 +164,17 @@ class CaptureProcess:
             hint="Run the program again: captures continue after the last position in the log. If it was killed, the machine "
             "may be out of memory.",
         )
+
+
+def start_captures(
+    log: Log, home: str, captures: Sequence[Capture], *, until: Literal["stopped", "idle"] = "stopped",
+    tell: Callable[[CaptureStatus], None] = lambda status: None,
+) -> CaptureProcess | None:  # fmt: skip
+    """Make the topics of captures, and start these in a process of their own; None if there are none."""
+    for one in captures:
+        # A run that ends by itself does not wait for a source that does not answer.
+        (make_topics if until == "idle" else find_or_make_topics)(log, home, one)
+    return CaptureProcess(captures, home=home, address=log.address, until=until, tell=tell) if captures else None
 
 
 # Errors as JSON: the parent raises the one that the child raised.

@@ -25,11 +25,13 @@ from mainstem.errors import Invalid, MainstemError, NotFound, did_you_mean
 from mainstem.workbench.cli.error_text import with_facts
 
 if TYPE_CHECKING:
+    from mainstem.capture.capture import Captures
     from mainstem.flows.program import Flows
 
-__all__ = ["FUNCTION", "ProgramArgument", "ProgramFile", "load_program"]
+__all__ = ["FUNCTION", "ProgramArgument", "ProgramFile", "load_captures", "load_program"]
 
-FUNCTION = "flows"
+FUNCTION, CAPTURES = "flows", "captures"
+EXAMPLES = {FUNCTION: "Flow(rows, into=sink)", CAPTURES: 'Capture("shop", postgres(url, tables=["orders"]))'}
 
 ProgramArgument = Annotated[str, typer.Argument(metavar="PROGRAM.py", help="A Python file with a function `flows`.")]
 
@@ -40,14 +42,16 @@ class ProgramFile:
 
     path: str
     flows: Flows
+    # None if it has none.
+    captures: Captures | None = None
 
     def fill_hint(self, hint: str) -> str:
         """A hint with the path of this program instead of FILE."""
         return hint.replace("--program FILE", f"--program {shlex.quote(_short_path(self.path))}")
 
     @contextmanager
-    def locate_errors(self) -> Iterator[None]:
-        """Raises errors of building the flows with the line of the program that caused them."""
+    def locate_errors(self, function: str = FUNCTION) -> Iterator[None]:
+        """Raises errors of one of its functions with the line of the program that caused them."""
         try:
             yield
         except MainstemError as error:
@@ -60,14 +64,29 @@ class ProgramFile:
             if (place := _line_in(self.path, error)) is None:
                 raise
             raise Invalid(
-                f"the function `{FUNCTION}` failed",
+                f"the function `{function}` failed",
                 detail=f"{_error_text(error)}. It is {place}.",
                 hint="Nothing was started. Fix the program and check it again.",
             ) from error
 
 
 def load_program(path: str) -> ProgramFile:
-    """Run the file and find its function, without starting Spark."""
+    """Run the file and find its functions, without starting Spark."""
+    module = _load(path)
+    _travel_by_value(module)
+    captures = getattr(module, CAPTURES, None)
+    return ProgramFile(path, _function(path, module), captures if callable(captures) else None)
+
+
+def load_captures(path: str) -> ProgramFile:
+    """The same for its captures, which need no Spark; it may have no flows."""
+    module = _load(path)
+    found = getattr(module, FUNCTION, None)
+    flows: Flows = found if callable(found) else lambda stem: []
+    return ProgramFile(path, flows, _function(path, module, CAPTURES))
+
+
+def _load(path: str) -> ModuleType:
     file = Path(path)
     if not file.is_file():
         near = [str(other) for other in sorted(file.parent.glob("*.py"))] if file.parent.is_dir() else []
@@ -76,7 +95,7 @@ def load_program(path: str) -> ProgramFile:
             detail=f"The current directory is {os.getcwd()!r}.",
             hint=did_you_mean(path, near) or "Give the path of a Python file with a function `flows`.",
         )
-    return ProgramFile(path, _function(path, _module(file)))
+    return _module(file)
 
 
 def _module(file: Path) -> ModuleType:
@@ -103,7 +122,6 @@ def _module(file: Path) -> ModuleType:
     except Exception as error:
         del sys.modules[name]
         raise _load_error(file, error) from error
-    _travel_by_value(module)
     return module
 
 
@@ -126,21 +144,21 @@ def _travel_by_value(module: ModuleType) -> None:
     register(module)
 
 
-def _function(path: str, module: ModuleType) -> Flows:
-    found = getattr(module, FUNCTION, None)
+def _function(path: str, module: ModuleType, name: str = FUNCTION) -> Callable[[Any], Any]:
+    found = getattr(module, name, None)
     if callable(found):
-        function: Flows = found
+        function: Callable[[Any], Any] = found
         return function
     own = [
-        name
-        for name, value in vars(module).items()
-        if callable(value) and getattr(value, "__module__", None) == module.__name__ and not name.startswith("_")
+        other
+        for other, value in vars(module).items()
+        if callable(value) and getattr(value, "__module__", None) == module.__name__ and not other.startswith("_")
     ]
     facts = f"It is {type_name(found)}, which cannot be called." if found is not None else ""
     raise Invalid(
-        f'"{path}" has no function `{FUNCTION}`',
+        f'"{path}" has no function `{name}`',
         detail=facts or (f"It defines: {', '.join(own)}." if own else "It defines no functions."),
-        hint=f"Write: def {FUNCTION}(stem): yield Flow(rows, into=sink).",
+        hint=f"Write: def {name}(stem): yield {EXAMPLES[name]}.",
     )
 
 
