@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
@@ -21,7 +22,7 @@ from mainstem.capture.source import Health
 from mainstem.clock import SystemClock, as_datetime
 from mainstem.processes import Identity, alive, this_process
 
-__all__ = ["SECRET", "CaptureStatus", "StatusFile", "all_statuses"]
+__all__ = ["SECRET", "CaptureStatus", "StatusFile", "all_statuses", "capture_names", "damaged_secret"]
 
 # The file with the key of the hashes that replace values of masked columns.
 SECRET = "mask_secret"
@@ -149,9 +150,22 @@ class StatusFile:
         self.remove()
 
 
+def capture_names(home: str) -> list[str]:
+    """The captures that have files in a home."""
+    folder = Path(home, "captures")
+    return sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.exists() else []
+
+
 def all_statuses(home: str) -> list[CaptureStatus]:
     """The captures that ran in a home, by name."""
-    folder = Path(home, "captures")
-    names = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
-    found = (StatusFile(home, name).read() for name in names)
+    found = (StatusFile(home, name).read() for name in capture_names(home))
     return [one for one in found if one is not None]
+
+
+def damaged_secret(home: str, name: str) -> str:
+    """What is wrong with the secret of a capture's masked columns; empty if nothing is."""
+    try:
+        secret = Path(home, "captures", name, SECRET).read_bytes()
+    except FileNotFoundError:
+        return ""
+    return "" if re.fullmatch(rb"[0-9a-f]{64}", secret) else "it is not a secret of 64 hexadecimal digits"

@@ -58,6 +58,7 @@ ProgramOption = Annotated[
 # Often enough that a user sees it move.
 LOOK_SECONDS = 0.1
 STOP_SECONDS = 30
+WARNING_SECONDS = 60
 
 
 def captures_of_program(stem: Mainstem, file: ProgramFile, names: Sequence[str] = ()) -> list[Capture]:
@@ -264,12 +265,18 @@ def _show_end(statuses: Sequence[CaptureStatus]) -> None:
 
 @contextmanager
 def capture_warnings(say: Callable[[str], None]) -> Iterator[None]:
-    """Inside, warnings of captures are said: a source does not answer, or holds too much."""
+    """Inside, warnings of captures are said: a source does not answer, or holds too much. The same one at most once a
+    minute: a source is tried again and again."""
     import logging
+
+    said_at: dict[str, float] = {}
 
     class Said(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            say(f"Warning: {record.getMessage()}")
+            text, now = record.getMessage(), time.monotonic()
+            if now - said_at.get(text, -WARNING_SECONDS) >= WARNING_SECONDS:
+                said_at[text] = now
+                say(f"Warning: {text}")
 
     logger, handler = logging.getLogger("mainstem.capture"), Said(logging.WARNING)
     logger.addHandler(handler)

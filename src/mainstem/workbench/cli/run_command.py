@@ -156,6 +156,8 @@ class _Run:
         self._idle = threading.Event()
         self._captures: CaptureProcess | None = None
         self._display: RunDisplay | None = None
+        # What captures say while Spark starts: its progress bar would erase it.
+        self._held: list[str] | None = None
 
     @contextmanager
     def capture(self, file: ProgramFile, *, until_idle: bool) -> Iterator[None]:
@@ -178,13 +180,16 @@ class _Run:
                 stack.enter_context(self._captures)
                 if until_idle:
                     self._captures.wait()
+            self._held = []
             yield
 
     def _note(self, text: str) -> None:
-        if self._display is None:
-            show_note(text)
-        else:
+        if self._display is not None:
             self._display.print_apart(lambda: show_note(text))
+        elif self._held is not None:
+            self._held.append(text)
+        else:
+            show_note(text)
 
     def start(self, file: ProgramFile, only: list[str] | None) -> None:
         """Build the program and start its flows."""
@@ -196,6 +201,8 @@ class _Run:
         with show_progress(f"building the flows of {file.path}"), file.locate_errors():
             self._running: RunningFlows = start_flows(self._stem, file.flows, only, captures=self._captures)
         self._status = RunStatus(self._stem, self._running, counts)
+        for text in self._held or ():
+            show_note(text)
         self._display = run_display(self._stem.log.clock, as_json=self._as_json)
 
     def metrics(self) -> str:
