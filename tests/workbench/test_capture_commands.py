@@ -103,7 +103,9 @@ def test_after_the_printed_sql_replication_and_select_suffice(
         shop.execute(cli("capture", "setup", "shop.py", "--print").out)
         assert cli("capture", "run", "shop.py", "--until-idle").status == 0
         assert [one["records"] for one in cli("topic", "list", "--json").json if one["topic"] == "shop.orders"] == [100]
-        assert cli("capture", "drop", "shop.py", "shop", "--yes").status == 1  # the publication is the administrator's
+        dropped = cli("capture", "drop", "shop.py", "shop", "--yes")
+        assert (dropped.status, shop.slots(), shop.publications()) == (0, [], [shop.slot])
+        assert f'its owner can remove it: DROP PUBLICATION "{shop.slot}";' in dropped.err
     finally:
         shop.execute(f"DROP OWNED BY {role}")
         shop.execute(f"DROP ROLE {role}")

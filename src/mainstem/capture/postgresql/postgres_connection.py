@@ -9,6 +9,7 @@ A commit is streamed before a reader can see it. So what a chunk of a snapshot s
 
 from __future__ import annotations
 
+import logging
 import re
 import select
 import time
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from mainstem.capture.postgresql.postgres_source import PostgresSource
 
 __all__ = ["PostgresConnection", "parse_lsn"]
+
+LOGGER = logging.getLogger("mainstem.capture")
 
 # A batch of the stream: large enough to make the cost of a transaction of the log small, small enough for memory.
 ROWS_MAX = 20_000
@@ -538,7 +541,15 @@ class PostgresConnection:
                         ) from None
                     time.sleep(0.05)
             if publication_tables(self._session, self._name) is not None:
-                self._session.execute(sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(self._name)))
+                statement = sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(self._name))
+                try:
+                    self._session.execute(statement)
+                except errors.InsufficientPrivilege:
+                    # An administrator made it; it holds nothing.
+                    shown = statement.as_string(None)
+                    LOGGER.warning(
+                        'the publication of capture "%s" stays, its owner can remove it: %s;', self._capture, shown
+                    )
 
 
 _ESCAPES = {b"\\b": b"\b", b"\\f": b"\f", b"\\n": b"\n", b"\\r": b"\r", b"\\t": b"\t", b"\\v": b"\v", b"\\\\": b"\\"}

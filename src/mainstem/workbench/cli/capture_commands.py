@@ -573,7 +573,8 @@ def drop(
         if not yes:
             also = f" and the topics {', '.join(found.topics.values())}" if topics else ""
             confirm(f'Remove capture "{capture}" from {found.source.shown}, its position{also}?')
-        deleted = _drop(stem, found, topics=topics)
+        with capture_warnings(show_note):
+            deleted = _drop(stem, found, topics=topics)
         said = f"dropped capture {capture}" + (f"; deleted {show_count(len(deleted), 'topic')}" if topics else "")
         print_outcome("dropped", said, as_json=as_json, capture=capture, topics=deleted)
 
