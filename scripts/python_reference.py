@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import mainstem
+import mainstem.capture
 import mainstem.errors
 import mainstem.operators
 import mainstem.testing
@@ -35,13 +36,16 @@ CHAPTERS = {
     "Topics": ["Topic", "AppendResult", "Keep", "Producer", "Transaction"],
     "Readers": ["Member", "Queue", "Message", "Backoff", "Lag"],
     "Programs and views": ["Flow", "View"],
+    "Captures": ["Capture"],
 }
 # Classes that a program makes itself; all others are returned by methods.
-MADE_BY_USERS = {"Backoff", "Flow", "Keep", "TestStream", "TestStreams"}
+MADE_BY_USERS = {"Backoff", "Capture", "CapturedTable", "Flow", "Keep", "TestStream", "TestStreams"}
 # Attributes that `__init__` sets, and that the docstring does not list.
 ATTRIBUTES = {"FlowHandle": {"state": "str", "error": "FlowFailed | None", "progress": "FlowProgress"}}
 # Methods that other parts of Mainstem call.
 INTERNAL = {
+    "Capture": {"own_topic", "snapshot_when_lost"},
+    "CapturedTable": {"schema", "table", "topic"},
     "FileSink": {"id", "version"},
     "FlowHandle": {"batch_over", "become"},
     "Flow": {"every_us"},
@@ -66,13 +70,16 @@ def pages() -> dict[str, str]:
     root = [entry(getattr(mainstem, name), name, "mainstem") for names in CHAPTERS.values() for name in names]
     returned = sorted(returned_classes(), key=lambda kind: kind.__name__)
     chapters = {title: [e for e in root if e.name in names] for title, names in CHAPTERS.items()}
+    chapters["Captures"] += [
+        entry(getattr(mainstem.capture, n), n, "mainstem.capture") for n in mainstem.capture.__all__
+    ]
     chapters["Returned objects"] = [entry(kind, kind.__name__, "") for kind in returned]
     operators = [entry(getattr(mainstem.operators, n), n, "mainstem.operators") for n in mainstem.operators.__all__]
     testing = [entry(getattr(mainstem.testing, n), n, "mainstem.testing") for n in mainstem.testing.__all__]
     return {
         "python.md": page(
             "Python: home, log, programs",
-            "The names of `mainstem`, and the classes that their methods return. Further pages: [operators]"
+            "The names of `mainstem` and `mainstem.capture`, and the classes that their methods return. Further pages: [operators]"
             "(python_operators.md), [testing](python_testing.md), [errors](python_errors.md). A duration is text such "
             'as `"10 minutes"`, or a `timedelta`; a position is one of [these](../guides/reading.md#where-to-start-and-stop).',
             chapters,
@@ -260,7 +267,8 @@ def described(text: str) -> list[str]:
 
 def returned_classes() -> set[type]:
     """Classes of Mainstem that public methods return, and theirs, as far as a program can get hold of them."""
-    known = {name for names in CHAPTERS.values() for name in names} | {"Sink"}
+    # What a sink and a source offer is for Mainstem alone.
+    known = {name for names in CHAPTERS.values() for name in names} | {"Sink", "Source"}
     found: set[type] = set()
     waiting = [getattr(mainstem, name) for names in CHAPTERS.values() for name in names]
     while waiting:
