@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 import mainstem
+import mainstem.capture
 import mainstem.operators
 import mainstem.testing
 
@@ -45,7 +46,7 @@ def test_every_public_name_is_on_a_page():
     errors = {name for name in errors if issubclass(getattr(mainstem, name), mainstem.MainstemError)}
 
     assert headings("python_errors") == errors
-    assert set(mainstem.__all__) - errors - headings("python") == set()
+    assert {*mainstem.__all__, *mainstem.capture.__all__} - errors - headings("python") == set()
     assert headings("python_operators") == set(mainstem.operators.__all__)
     assert headings("python_testing") == set(mainstem.testing.__all__)
 
@@ -65,7 +66,8 @@ def test_every_public_name_of_a_module_shows_an_example(module):
 
 def test_what_is_left_out_exists(reference):
     kinds = {kind.__name__: kind for kind in reference.returned_classes()}
-    kinds |= {name: getattr(module, name) for module in MODULES.values() for name in module.__all__}
+    modules = [*MODULES.values(), mainstem.capture]
+    kinds |= {name: getattr(module, name) for module in modules for name in module.__all__}
     gone = [
         f"{kind}.{name}"
         for kind, names in reference.INTERNAL.items()
