@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import mainstem
-from mainstem import Capture, Invalid, MainstemError, PositionLost, Unavailable
+from mainstem import Capture, Fenced, Invalid, MainstemError, PositionLost, Unavailable
 from mainstem.capture import CapturedTable
 from mainstem.capture import postgres as postgres_source
 from mainstem.capture.capture_process import CaptureProcess, error_from_json, error_to_json
@@ -205,3 +205,15 @@ def test_a_topic_that_is_no_captured_table_is_refused(shop: ShopDatabase, home: 
         stem.create_topic("orders", schema="id BIGINT", key="id")
         with pytest.raises(MainstemError, match="is not the topic of a captured table"):
             make_topics(stem.log, home, taken)
+
+
+def test_a_newer_run_takes_over_from_an_older_one(shop: ShopDatabase, home: str) -> None:
+    with CaptureProcess([capture(shop)], home=home) as older:
+        wait_until(lambda: count(home, "shop.orders") == 100)
+        with CaptureProcess([capture(shop)], home=home) as newer:
+            with pytest.raises(Fenced):
+                older.wait()
+            shop.execute("INSERT INTO orders VALUES (1000, 1, 2)")
+            wait_until(lambda: count(home, "shop.orders") == 101)
+            assert not newer.ended
+            newer.check()

@@ -39,6 +39,7 @@ from mainstem.capture.source import (
 from mainstem.crash_points import reach
 from mainstem.errors import Invalid, PositionLost, Unavailable, summary_of
 from mainstem.log.log import Log
+from mainstem.processes import this_process
 
 __all__ = ["CaptureRun"]
 
@@ -75,7 +76,7 @@ class CaptureRun:
         self._described: dict[str, SourceTable] = {}
         self._pending: dict[str, list[tuple[pa.RecordBatch, pa.Array]]] = {}
         self._noted_at = self._told_at = 0.0
-        self._changes = 0
+        self._changes = self._connections = 0
         self._rate = SnapshotRate()
         self._error = ""
         # At its first start of this run a table is read again, if the capture says so; not after a reconnect.
@@ -140,7 +141,8 @@ class CaptureRun:
                 self._error = ""
                 self._take_requests(snapshots)
                 self._report(connection, snapshots, "running")
-                caught_up = not snapshots.pending and not self._log.is_open
+                # A paused snapshot is waited for by nobody.
+                caught_up = (snapshots.paused or not snapshots.pending) and not self._log.is_open
                 if target is not None and caught_up and connection.has_reached(target):
                     return True
             return True
@@ -149,6 +151,7 @@ class CaptureRun:
 
     def _begin(self, connection: SourceConnection) -> Snapshots:
         """Make topics, find the position, and start the stream there."""
+        self._prove()
         described = connection.tables()
         known = self._log.position
         lost = False
@@ -172,6 +175,13 @@ class CaptureRun:
         self._commit(position if position != known else None, ())
         connection.start(position)
         return snapshots
+
+    def _prove(self) -> None:
+        """Raise `Fenced` if a newer run has begun, by a write: a zombie that connects again must neither end the stream of
+        the newer run nor drop its slot."""
+        self._connections += 1
+        self._log.note("run", {"process": this_process(), "connections": self._connections})
+        self._log.commit(None)
 
     def _begin_table(self, table: SourceTable, snapshots: Snapshots, *, lost: bool) -> None:
         captured = self._tables[table.name]
