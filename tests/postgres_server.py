@@ -45,6 +45,9 @@ deadlock_timeout = 50ms
 max_wal_size = 256MB
 log_min_messages = warning
 autovacuum_naptime = 10min
+wal_level = logical
+max_replication_slots = 50
+max_wal_senders = 50
 """
 
 

@@ -147,6 +147,8 @@ class CaptureRun:
 
     def _begin(self, connection: SourceConnection) -> Snapshots:
         """Make topics, find the position, and start the stream there."""
+        # Before anything is decided by a position that a newer run may have passed.
+        self._log.producer.run.check()
         described = connection.tables()
         known = self._log.position
         lost = False

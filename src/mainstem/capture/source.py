@@ -205,8 +205,8 @@ class SourceConnection(Protocol):
 
     def health(self) -> Health: ...
 
-    def drop(self) -> None:
-        """Remove what `prepare` made."""
+    def drop(self, *, in_use: bool = False) -> None:
+        """Remove what `prepare` made. Only with `in_use` also while another run of the capture uses it, which ends."""
 
     def close(self) -> None: ...
 

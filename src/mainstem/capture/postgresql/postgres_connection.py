@@ -266,14 +266,8 @@ class PostgresConnection:
             said = result.error_message.decode(errors="replace")
             if state != errors.ObjectInUse.sqlstate or time.monotonic() > deadline:
                 self._stream_error(said, state)
-            # An older run of this capture: its appends are fenced already.
             with self._errors():
-                if holder := foreign_holder(self._session, self._name, self._title):
-                    raise Invalid(
-                        f'the replication slot "{self._name}" is in use',
-                        detail=f"Process {holder[0]} of the server reads it, as {holder[1]!r}; it is not of this capture.",
-                        hint='End that reader, or give this capture a slot of its own: postgres(..., slot="...").',
-                    )
+                self._end_older_run()
             time.sleep(0.05)
 
     def _stream_error(self, said: str, state: str = "") -> NoReturn:
@@ -516,7 +510,7 @@ class PostgresConnection:
             return Health(0, None, position)
         return Health(facts.held_bytes, facts.left_bytes, position)
 
-    def drop(self) -> None:
+    def drop(self, *, in_use: bool = False) -> None:
         """Remove slot and publication."""
         if self._stream is not None:
             self._stream.finish()
@@ -526,19 +520,22 @@ class PostgresConnection:
             while slot_facts(self._session, self._name) is not None:
                 try:
                     self._session.execute("SELECT pg_drop_replication_slot(%s)", [self._name])
-                except errors.ObjectInUse:
-                    if time.monotonic() > deadline:
-                        raise
-                    foreign = foreign_holder(self._session, self._name, self._title)
-                    if foreign is not None:
-                        raise Invalid(
-                            f'the replication slot "{self._name}" is in use',
-                            detail=f"Process {foreign[0]} of the server reads it, as {foreign[1]!r}.",
-                            hint="End that reader, then drop the capture again.",
-                        ) from None
+                except errors.ObjectInUse as error:
+                    if not in_use or time.monotonic() > deadline:
+                        raise unreachable(self._address, error) from error
+                    self._end_older_run()
                     time.sleep(0.05)
             if publication_tables(self._session, self._name) is not None:
                 self._session.execute(sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(self._name)))
+
+    def _end_older_run(self) -> None:
+        """End the reader of the slot if it is an older run of this capture; its appends are fenced already."""
+        if holder := foreign_holder(self._session, self._name, self._title):
+            raise Invalid(
+                f'the replication slot "{self._name}" is in use',
+                detail=f"Process {holder[0]} of the server reads it, as {holder[1]!r}; it is not of this capture.",
+                hint='End that reader, or give this capture a slot of its own: postgres(..., slot="...").',
+            )
 
 
 _ESCAPES = {b"\\b": b"\b", b"\\f": b"\f", b"\\n": b"\n", b"\\r": b"\r", b"\\t": b"\t", b"\\v": b"\v", b"\\\\": b"\\"}
