@@ -19,12 +19,12 @@ import pyarrow as pa
 
 from mainstem.capture.capture import Capture
 from mainstem.capture.captured_table import CapturedTable
-from mainstem.capture.source import ORIGIN, SourceTable, SourceTransaction
+from mainstem.capture.source import SourceTable, SourceTransaction
 from mainstem.errors import Conflict, Invalid, TopicNotFound
 from mainstem.log.append_result import token_of
 from mainstem.log.log import Log
 from mainstem.log.producer import Producer
-from mainstem.log.record import CHANGE, HEADERS
+from mainstem.log.record import CHANGE, HEADERS, ORIGIN
 from mainstem.log.topic import Topic
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.transaction import Transaction
@@ -203,6 +203,11 @@ class CaptureLog:
         """Set a part of the state; None removes it. Written with the next commit."""
         if self.get(name) != value:
             self._noted[name] = value
+
+    def appended_to(self, topic: Topic) -> dict[str, int]:
+        """The end of each partition of a topic, with what the open transaction appended to it."""
+        ends = self._ends.get(topic.name, {})
+        return {str(one): ends.get(one, topic.backend.latest(one)) for one in range(topic.settings.partitions)}
 
     def get(self, name: str) -> Any:
         """A part of the state, as it will be after the next commit; None if there is none."""

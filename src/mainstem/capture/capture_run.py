@@ -39,7 +39,6 @@ from mainstem.capture.source import (
 from mainstem.crash_points import reach
 from mainstem.errors import Invalid, PositionLost, Unavailable, summary_of
 from mainstem.log.log import Log
-from mainstem.processes import this_process
 
 __all__ = ["CaptureRun"]
 
@@ -76,7 +75,7 @@ class CaptureRun:
         self._described: dict[str, SourceTable] = {}
         self._pending: dict[str, list[tuple[pa.RecordBatch, pa.Array]]] = {}
         self._noted_at = self._told_at = 0.0
-        self._changes = self._connections = 0
+        self._changes = 0
         self._rate = SnapshotRate()
         self._error = ""
         # At its first start of this run a table is read again, if the capture says so; not after a reconnect.
@@ -151,7 +150,8 @@ class CaptureRun:
 
     def _begin(self, connection: SourceConnection) -> Snapshots:
         """Make topics, find the position, and start the stream there."""
-        self._prove()
+        # Before anything is decided by a position that a newer run may have passed.
+        self._log.producer.run.check()
         described = connection.tables()
         known = self._log.position
         lost = False
@@ -175,13 +175,6 @@ class CaptureRun:
         self._commit(position if position != known else None, ())
         connection.start(position)
         return snapshots
-
-    def _prove(self) -> None:
-        """Raise `Fenced` if a newer run has begun, by a write: a zombie that connects again must neither end the stream of
-        the newer run nor drop its slot."""
-        self._connections += 1
-        self._log.note("run", {"process": this_process(), "connections": self._connections})
-        self._log.commit(None)
 
     def _begin_table(self, table: SourceTable, snapshots: Snapshots, *, lost: bool) -> None:
         captured = self._tables[table.name]

@@ -69,6 +69,9 @@ class Snapshots:
         self._log.note(
             f"snapshot:{table}", {"after": None, "rows": 0, "first": first, "where": where, "reason": reason}
         )
+        if first is None:
+            # Flows wait for its end; see `first_reads`.
+            self._log.note(f"read:{topic.name}", dict.fromkeys(ends))
         if self._chunk is not None and self._chunk[0] == table:
             self._chunk = None
 
@@ -125,6 +128,8 @@ class Snapshots:
         if chunk.last is None:
             self._delete_others(table, progress, chunk, count)
             self._log.note(f"snapshot:{table}", None)
+            if progress["first"] is None:
+                self._log.note(f"read:{topic.name}", self._log.appended_to(topic))
             self._touched.pop(table, None)
             self._truncated.pop(table, None)
         else:

@@ -26,6 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from mainstem.capture.captured_table import CapturedTable
+from mainstem.log.record import ORIGIN
 
 __all__ = [
     "Changes",
@@ -33,7 +34,6 @@ __all__ = [
     "Committed",
     "Event",
     "Health",
-    "ORIGIN",
     "Reached",
     "Source",
     "SourceColumn",
@@ -44,13 +44,6 @@ __all__ = [
     "Truncated",
     "origin_array",
 ]
-
-# Where a row comes from. `position`: the commit; `number`: the place in its transaction, from 1; `committed_at`: of a
-# row that a snapshot read, when it was read.
-ORIGIN = pa.struct(
-    [("position", pa.string()), ("transaction", pa.int64()), ("number", pa.int64()),
-     ("committed_at", pa.timestamp("us", "UTC")), ("snapshot", pa.bool_())]
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -212,8 +205,8 @@ class SourceConnection(Protocol):
 
     def health(self) -> Health: ...
 
-    def drop(self) -> None:
-        """Remove what `prepare` made."""
+    def drop(self, *, in_use: bool = False) -> None:
+        """Remove what `prepare` made. Only with `in_use` also while another run of the capture uses it, which ends."""
 
     def close(self) -> None: ...
 

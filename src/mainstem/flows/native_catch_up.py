@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.crash_points import reach
 from mainstem.errors import Conflict, CorruptHome
+from mainstem.log.first_reads import is_captured
 from mainstem.log.log import Log, TopicBackend
 from mainstem.spark.checkpoint.checkpoint_location import is_elsewhere
 from mainstem.spark.checkpoint.checkpoint_offsets import HistoryStatus, file_offset, history_status, last_batch
@@ -162,7 +163,9 @@ def _topic_of(planned: PlannedFlow, checkpoint: str, log: Log) -> TopicBackend |
     [name] = planned.topics
     if name not in log.topic_names():
         return None  # an earlier flow of the program will create it
-    return None if PATTERN & set(checkpoint) else log.open_topic(name)
+    topic = log.open_topic(name)
+    # The first batch over captured rows has an end of its own.
+    return None if PATTERN & set(checkpoint) or is_captured(topic.settings) else topic
 
 
 def _limits(planned: PlannedFlow) -> HistoryLimits:

@@ -18,6 +18,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from mainstem.arguments import INTEGER_MAX
+from mainstem.log.first_reads import FirstReads, is_captured
 from mainstem.log.log import TopicBackend
 from mainstem.log.steps import Steps
 from mainstem.log.transaction_cut import Reached, TooLarge, TransactionCut, TransactionSpans, Unstable
@@ -163,6 +165,8 @@ def by_topic(at: Positions) -> dict[str, dict[int, int]]:
 Place = tuple[int, str, int]
 
 NOBODY = (1, 0)
+# In place of the number of a transaction: the snapshot of a captured table.
+SNAPSHOT = -(1 << 63)
 
 
 class SourceRequest(Protocol):
@@ -232,6 +236,8 @@ class Holder(NamedTuple):
         ]
 
     def __str__(self) -> str:
+        if self.transaction == SNAPSHOT:
+            return f"the snapshot of {self.topic}, which is not complete"
         name = f"transaction {self.transaction}" if self.transaction >= 0 else "a transaction of another program"
         owner = "" if self.process is None else f" of process {self.process}"
         return f"{name}{owner}, open in {self.topic}, partition {self.partition}"
@@ -288,8 +294,11 @@ class _Limits:
 class FlowCut:
     """Cuts batch after batch over the same sources. For one thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, first_reads: FirstReads) -> None:
         self._limits: dict[int, SourceLimits] = {}
+        self._first_reads = first_reads
+        # Lanes whose first batch has been cut.
+        self._begun: set[tuple[str, int]] = set()
 
     @property
     def noted(self) -> int | None:
@@ -303,11 +312,46 @@ class FlowCut:
         limits: dict[Place, int] = {}
         for leaf, part in parts.items():
             limits |= {(leaf, *lane): end for lane, end in self._limit(leaf, part).items()}
-        found = self._consistent(parts, limits)
+        first = self._first_ends(parts)
+        if isinstance(first, list):
+            found = FoundEnds({place: parts[place[0]].begin(place[1:]) for place in limits}, held=first)
+        elif first:
+            found = self._reach(parts, {place: max(end, first.get(place, 0)) for place, end in limits.items()})
+        else:
+            found = self._consistent(parts, limits)
         by_leaf: dict[int, Positions] = {leaf: {} for leaf in parts}
         for (leaf, topic, partition), end in found.ends.items():
             by_leaf[leaf][topic, partition] = end
         return FlowEnds(by_leaf, found.held, found.torn)
+
+    def _first_ends(self, parts: Mapping[int, SourcePart]) -> dict[Place, int] | list[Holder]:
+        """Where the first batch must end at least, for topics of captured tables; or the snapshots that it waits for."""
+        ends: dict[Place, int] = {}
+        waits = []
+        for leaf, part in parts.items():
+            for topic, partition in part.ends:
+                lane = (topic, partition)
+                if lane in self._begun or not is_captured(part.topics[topic].settings):
+                    continue
+                end = self._first_reads.end(part.topics[topic], partition)
+                if end is None:
+                    waits.append(Holder(SNAPSHOT, topic, partition, None))
+                elif part.begin(lane) < end:
+                    ends[leaf, topic, partition] = end
+                else:
+                    self._begun.add(lane)
+        return waits or ends
+
+    def _reach(self, parts: Mapping[int, SourcePart], limits: dict[Place, int]) -> FoundEnds:
+        """The first ends after the limits that split no transaction, however many rows that is."""
+        starts = {place: parts[place[0]].begin(place[1:]) for place in limits}
+        stable = {
+            (leaf, *lane): max(end, part.begin(lane)) for leaf, part in parts.items() for lane, end in part.ends.items()
+        }
+        try:
+            return FoundEnds(_Ahead(self, parts, starts, limits, stable, INTEGER_MAX).above(limits))
+        except Unstable:
+            return FoundEnds(starts, held=self._holders(parts, stable))
 
     def limits(self, part: SourcePart) -> Positions:
         """The end of the next batch of one source by its limits alone."""

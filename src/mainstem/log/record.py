@@ -27,8 +27,10 @@ __all__ = [
     "CORRECTED_MARK",
     "EVENT_TIME_MARK",
     "HEADERS",
+    "ORIGIN",
     "RECORD",
     "RECORD_MARK",
+    "is_origin",
     "next_offset",
     "record_array",
     "record_schema",
@@ -43,6 +45,12 @@ RECORD = pa.struct(
      ("headers", HEADERS)]
 )  # fmt: skip
 _RECORD_FIELDS = list(RECORD)
+# Where a row of a captured table comes from: the column `origin`. `position`: of the commit, in the source's own form;
+# `number`: the place in its transaction, from 1; `committed_at`: of a row that a snapshot read, when it was read.
+ORIGIN = pa.struct(
+    [("position", pa.string()), ("transaction", pa.int64()), ("number", pa.int64()), ("committed_at", APPENDED_AT),
+     ("snapshot", pa.bool_())]
+)  # fmt: skip
 # Field metadata, which survives select and rename in Spark: operators find these columns by it.
 RECORD_MARK = {b"mainstem.record": b"1"}
 EVENT_TIME_MARK = {b"mainstem.event_time": b"1"}
@@ -144,6 +152,14 @@ def _count_up(count: int) -> Int64Array:
 @lru_cache(maxsize=2)
 def _no_headers(count: int) -> pa.ListArray:
     return pa.nulls(count, HEADERS)
+
+
+def is_origin(field: pa.Field) -> bool:
+    """Whether a column is the `origin` of captured rows. Operators and sinks leave it out, as they do `record`."""
+    if field.name != "origin" or not pa.types.is_struct(field.type):
+        return False
+    # Spark may have changed the time zone of a time, and whether a field may be null.
+    return [one.name for one in field.type] == [one.name for one in ORIGIN]
 
 
 def next_offset(batch: pa.RecordBatch) -> int:

@@ -37,6 +37,7 @@ from mainstem.capture.postgresql.postgres_catalog import (
 )
 from mainstem.capture.postgresql.postgres_types import SESSION_OPTIONS, Unrepresentable, arrow_array
 from mainstem.capture.source import Event, Health, Reached, SourceTable
+from mainstem.clock import SystemClock
 from mainstem.errors import DatabaseUnavailable, Invalid, PositionLost
 from mainstem.postgres_address import is_lost, unreachable
 
@@ -269,14 +270,8 @@ class PostgresConnection:
             said = result.error_message.decode(errors="replace")
             if state != errors.ObjectInUse.sqlstate or time.monotonic() > deadline:
                 self._stream_error(said, state)
-            # An older run of this capture: its appends are fenced already.
             with self._errors():
-                if holder := foreign_holder(self._session, self._name, self._title):
-                    raise Invalid(
-                        f'the replication slot "{self._name}" is in use',
-                        detail=f"Process {holder[0]} of the server reads it, as {holder[1]!r}; it is not of this capture.",
-                        hint='End that reader, or give this capture a slot of its own: postgres(..., slot="...").',
-                    )
+                self._end_older_run()
             time.sleep(0.05)
 
     def _stream_error(self, said: str, state: str = "") -> NoReturn:
@@ -367,7 +362,7 @@ class PostgresConnection:
 
     def _tell(self, *, ask: bool = False) -> None:
         assert self._stream is not None
-        now = int(time.time() * 1e6) - EPOCH_US
+        now = SystemClock().now() - EPOCH_US
         body = b"".join(
             number.to_bytes(8, "big", signed=True) for number in (self._reached, self._confirmed, self._confirmed, now)
         )
@@ -519,7 +514,7 @@ class PostgresConnection:
             return Health(0, None, position)
         return Health(facts.held_bytes, facts.left_bytes, position)
 
-    def drop(self) -> None:
+    def drop(self, *, in_use: bool = False) -> None:
         """Remove slot and publication."""
         if self._stream is not None:
             self._stream.finish()
@@ -529,16 +524,10 @@ class PostgresConnection:
             while slot_facts(self._session, self._name) is not None:
                 try:
                     self._session.execute("SELECT pg_drop_replication_slot(%s)", [self._name])
-                except errors.ObjectInUse:
-                    if time.monotonic() > deadline:
-                        raise
-                    foreign = foreign_holder(self._session, self._name, self._title)
-                    if foreign is not None:
-                        raise Invalid(
-                            f'the replication slot "{self._name}" is in use',
-                            detail=f"Process {foreign[0]} of the server reads it, as {foreign[1]!r}.",
-                            hint="End that reader, then drop the capture again.",
-                        ) from None
+                except errors.ObjectInUse as error:
+                    if not in_use or time.monotonic() > deadline:
+                        raise unreachable(self._address, error) from error
+                    self._end_older_run()
                     time.sleep(0.05)
             if publication_tables(self._session, self._name) is not None:
                 statement = sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(self._name))
@@ -550,6 +539,15 @@ class PostgresConnection:
                     LOGGER.warning(
                         'the publication of capture "%s" stays, its owner can remove it: %s;', self._capture, shown
                     )
+
+    def _end_older_run(self) -> None:
+        """End the reader of the slot if it is an older run of this capture; its appends are fenced already."""
+        if holder := foreign_holder(self._session, self._name, self._title):
+            raise Invalid(
+                f'the replication slot "{self._name}" is in use',
+                detail=f"Process {holder[0]} of the server reads it, as {holder[1]!r}; it is not of this capture.",
+                hint='End that reader, or give this capture a slot of its own: postgres(..., slot="...").',
+            )
 
 
 _ESCAPES = {b"\\b": b"\b", b"\\f": b"\f", b"\\n": b"\n", b"\\r": b"\r", b"\\t": b"\t", b"\\v": b"\v", b"\\\\": b"\\"}

@@ -27,6 +27,7 @@ from mainstem.log.embedded.upkeep.soundness import verify_ledger
 from mainstem.log.embedded.upkeep.upkeep import Upkeep, UpkeepMode
 from mainstem.log.embedded.write.block import ABORT, COMMIT
 from mainstem.log.embedded.write.partition import Pending
+from mainstem.log.first_reads import FirstReads
 from mainstem.log.flow_cut import FlowCut
 from mainstem.log.groups import group_state as group_decisions
 from mainstem.log.log import Promise, check_same_settings, no_such_topic
@@ -230,7 +231,7 @@ class EmbeddedLog:
         return Watch([*(self.open_topic(name).store.heads_path for name in topics), *([bell] if bell else [])])
 
     def flow_cut(self) -> FlowCut:
-        return FlowCut()
+        return FlowCut(FirstReads(self))
 
     def _no_topic(self, name: str) -> TopicNotFound:
         return no_such_topic(name, self.title, self.topic_names())

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from mainstem.log.first_reads import FirstReads
 from mainstem.log.flow_cut import (
     FlowCut,
     FlowEnds,
@@ -87,7 +88,7 @@ class KafkaFlowCut(FlowCut):
     """Cuts batch after batch over the same sources. For one thread."""
 
     def __init__(self, log: KafkaLog) -> None:
-        super().__init__()
+        super().__init__(FirstReads(log))
         self._log = log
         self._notes = self._new_notes()
         self._noted = 0

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mainstem.errors import Invalid
-from mainstem.log.record import CHANGING_MARK, RECORD_MARK
+from mainstem.log.record import CHANGING_MARK, RECORD_MARK, is_origin
 from mainstem.log.watermark import WATERMARKED_RECORD
 from mainstem.operators.stage.arrow_columns import whole
 from mainstem.operators.stage.frame_columns import Shown, record_field, select_columns, transform
@@ -61,9 +61,9 @@ def table_source(rows: DataFrame) -> TableSource | None:
 
 
 def row_columns(schema: pa.Schema) -> list[pa.Field]:
-    """The columns of a row, without `record`."""
+    """The columns of a row, without `record` and `origin`."""
     record = record_field(schema)
-    return [field for field in schema if record is None or field.name != record.name]
+    return [field for field in schema if (record is None or field.name != record.name) and not is_origin(field)]
 
 
 def check_hashable(fields: Sequence[pa.Field], operator: str) -> None:

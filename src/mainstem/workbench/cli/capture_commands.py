@@ -597,7 +597,7 @@ def _drop(stem: Mainstem, capture: Capture, *, topics: bool) -> list[str]:
 
     connection = capture.source.open(capture.name, stem.home)
     try:
-        connection.drop()
+        connection.drop(in_use=True)
     finally:
         connection.close()
     there = set(stem.topics())
