@@ -84,6 +84,20 @@ def test_a_snapshot_of_some_rows_reads_these_and_deletes_none(stem: Mainstem, da
     assert {row["record"]["change"] for row in records(stem, "shop.orders")} == {"insert"}
 
 
+def test_a_condition_that_the_database_refuses_is_a_warning_and_ends_nothing(
+    stem: Mainstem, database: ShopDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "mainstem.capture"), running(stem, database) as threads:
+        StatusFile(stem.home, "shop").request("snapshot", tables=["orders"], where="colour = 'red'")
+        wait_until(lambda: bool(caplog.messages))
+        database.execute("INSERT INTO orders VALUES (1000, 1, 2)")
+        wait_until(lambda: threads.statuses["shop"].changes == 1)
+    assert caplog.messages == [
+        'capture "shop" reads no snapshot of "orders" where colour = \'red\': column "colour" does not exist'
+    ]
+    assert len(records(stem, "shop.orders")) == 101
+
+
 def status(**facts: Any) -> CaptureStatus:
     known = {"state": "running", "position": "0/1", "changes": 0, "health": None, "snapshot": {}, "error": ""}
     given = {**known, **facts}

@@ -149,6 +149,14 @@ def test_a_run_until_idle_captures_what_was_there_and_what_changed(shop: ShopDat
     assert cli("query", 'SELECT count(*) AS n FROM "shop.orders"', "--format", "json").lines == [{"n": 104}]
 
 
+def test_a_run_needs_no_spark(shop: ShopDatabase) -> None:
+    program = "import sys; sys.modules['pyspark'] = None; from mainstem.workbench.cli.main import run; sys.exit(run(sys.argv[1:]))"
+    ran = subprocess.run(
+        [sys.executable, "-c", program, "capture", "run", "shop.py", "--until-idle"], capture_output=True, text=True
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
 def test_a_running_capture_is_listed_described_asked_and_stopped(shop: ShopDatabase, cli: Cli) -> None:
     with running("--metrics", "127.0.0.1:0") as process:
         shop.execute("INSERT INTO orders VALUES (5000, 1, 2)")

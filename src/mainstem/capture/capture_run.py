@@ -362,9 +362,20 @@ class CaptureRun:
         for request in requests:
             match request["kind"]:
                 case "snapshot":
+                    where = request.get("where")
                     for table in request["tables"] or self._tables:
-                        if table in self._tables:
-                            snapshots.request(table, "asked for", request.get("where"))
+                        if table not in self._tables:
+                            continue
+                        if where is not None and (said := snapshots.refusal(table, where)):
+                            LOGGER.warning(
+                                'capture "%s" reads no snapshot of "%s" where %s: %s',
+                                self._capture.name,
+                                table,
+                                where,
+                                said,
+                            )
+                            continue
+                        snapshots.request(table, "asked for", where)
                 case "pause" | "resume":
                     snapshots.paused = request["kind"] == "pause"
                     self._log.note("paused", snapshots.paused or None)
