@@ -93,7 +93,7 @@ def setup(
     as_json: JsonOption = False,
     home: HomeOption = None,
 ) -> None:
-    """Check everything that captures need, and make it: publication, replication slot and topics.
+    """Check what captures need, and make it: publication, slot, topics.
 
     From then on the server keeps changes for the capture until it runs, so run it soon. With --print, print the SQL that an
     administrator can run instead: then the user of the capture needs REPLICATION and SELECT only.
@@ -291,7 +291,7 @@ def capture_warnings(say: Callable[[str], None]) -> Iterator[None]:
 
 @app.command("list")
 def list_captures(*, program: ProgramOption = None, as_json: JsonOption = False, home: HomeOption = None) -> None:
-    """List the captures of the home: their status, and how much WAL their servers hold for them.
+    """List captures: their status, and the WAL that servers hold for them.
 
     "Left" is how much more the server may hold before changes are lost; an alarm is shown when less than half is left. Of a
     capture that does not run the server is asked only with --program, since addresses are not stored.
@@ -372,7 +372,7 @@ def _show_alarms(facts: Sequence[CaptureFacts]) -> None:
 def describe(
     capture: CaptureArgument, *, program: ProgramOption = None, as_json: JsonOption = False, home: HomeOption = None
 ) -> None:
-    """Describe a capture: its status, its tables and topics, its position, its snapshots, and what the server holds.
+    """Describe a capture: status, tables, position, snapshots, WAL held.
 
     Example: mainstem capture describe shop
     """
@@ -446,7 +446,7 @@ def stop(
     as_json: JsonOption = False,
     home: HomeOption = None,
 ) -> None:
-    """Stop captures that run in another process, in order: the next run continues there.
+    """Stop captures that run in another process; the next run continues.
 
     The server keeps changes for a stopped capture. That process continues with its other captures and its flows.
 
@@ -505,7 +505,7 @@ def snapshot(
     as_json: JsonOption = False,
     home: HomeOption = None,
 ) -> None:
-    """Read the rows of tables again while their changes are captured; or pause and resume snapshots.
+    """Read the rows of tables again, or pause and resume snapshots.
 
     It is a request: the running capture follows it at once, else its next run does. Rows that the source no longer has are
     deleted in the topic at the end, unless --where is given. `capture describe` shows the progress and the time left.
@@ -559,7 +559,7 @@ def drop(
     as_json: JsonOption = False,
     home: HomeOption = None,
 ) -> None:
-    """Remove a capture: its replication slot and publication on the server, and its position and status here.
+    """Remove a capture: slot, publication, position and status.
 
     Nothing else removes the slot, and a slot that nobody reads holds WAL until the server's disk is full. The topics of its
     tables stay unless --topics is given. If the capture is run again, it begins with a snapshot.
