@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Callable
 from decimal import Decimal
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -26,7 +25,7 @@ from mainstem.operators.stage.hashes import key_hashes
 from mainstem.operators.stage.spark_hashes import hashable
 from mainstem.operators.stage.state_run_file import RunEntry, open_run
 from mainstem.operators.stage.state_runs import MemoryState, StateRuns
-from mainstem.operators.tables import changed_rows
+from mainstem.operators.tables import changed_rows, feed_rows
 from mainstem.testing import TestStream, TestStreams, scripted_rows
 from mainstem.testing.scripted_rows import ScriptedRows
 
@@ -41,7 +40,7 @@ def hashes_of_then(monkeypatch: pytest.MonkeyPatch) -> None:
         return not (pa.types.is_floating(kind) or pa.types.is_decimal(kind)) and hashable(kind)
 
     monkeypatch.setattr(keyed_rows, "hashable", hashable_then)
-    monkeypatch.setattr(import_module("mainstem.operators.table"), "hashable", hashable_then)
+    monkeypatch.setattr(feed_rows, "hashable", hashable_then)
     monkeypatch.setattr(changed_rows, "hashable", lambda kind: False)
     monkeypatch.setattr(
         changed_rows,
@@ -108,7 +107,7 @@ def given(name: str, half: str, kept: list[pa.Table]) -> tuple[list[str], list[p
     def state(schema: pa.Schema) -> MemoryState:
         made = MemoryState(schema)
         if kept:
-            made.rows = kept[len(states)].select(schema.names).cast(schema)
+            made.rows = complete(kept[len(states)], schema)
         states.append(made)
         return made
 
@@ -123,6 +122,14 @@ def given(name: str, half: str, kept: list[pa.Table]) -> tuple[list[str], list[p
     with patch.object(scripted_rows, "MemoryState", state):
         script().run(part)
     return found, [made.rows for made in states]
+
+
+def complete(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """With nulls where an engine got a column since, as `StateRuns` reads them."""
+    columns = [
+        rows.column(at.name) if at.name in rows.column_names else pa.nulls(rows.num_rows, at.type) for at in schema
+    ]
+    return pa.Table.from_arrays(columns, names=schema.names).cast(schema)
 
 
 def contents(rows: list[str]) -> list[str]:

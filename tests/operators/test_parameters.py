@@ -39,6 +39,7 @@ from mainstem.operators import (
     top,
     tumbling,
     validity,
+    versions,
     windowed,
 )
 from mainstem.operators.stage.engine import BatchClock
@@ -133,6 +134,11 @@ def of_dedupe(**given: Any) -> Rows:
 def of_table(**given: Any) -> Rows:
     given = {"key": "id"} | given
     return lambda left: table(left, **given)
+
+
+def of_versions(**given: Any) -> Rows:
+    given = {"key": "id", "order_by": "at"} | given
+    return lambda left: versions(left, **given)
 
 
 def of_top(count: int = 2, **given: Any) -> Rows:
@@ -234,6 +240,15 @@ CHANGES = [
     Change("table", "key", of_table(), of_table(key="store"), "key id -> store"),
     Change("table", "order_by", of_table(), of_table(order_by="sent_at"), "order_by none -> sent_at"),
     Change("table", "order_by", of_table(order_by="at"), of_table(order_by="sent_at"), "order_by at -> sent_at"),
+    Change("table", "order_by", of_table(order_by="at"), of_table(order_by=["at", "id"]), "order_by at -> at, id"),
+    Change("table", "order_by", of_table(order_by="at"), of_table(order_by="coalesce(at, sent_at)"), "order_by at -> coalesce(at, sent_at)"),
+    Change("table", "delete_when", of_table(), of_table(delete_when="amount < 0"), "delete_when none -> amount < 0"),
+    Change("table", "delete_when", of_table(delete_when="amount < 1"), of_table(delete_when="amount < 0"), "delete_when amount < 1 -> amount < 0"),
+    Change("versions", "key", of_versions(), of_versions(key="store"), "key id -> store"),
+    Change("versions", "order_by", of_versions(), of_versions(order_by="sent_at"), "order_by at -> sent_at"),
+    Change("versions", "delete_when", of_versions(), of_versions(delete_when="amount < 0"), "delete_when none -> amount < 0"),
+    Change("versions", "track", of_versions(), of_versions(track="store"), "track none -> store"),
+    Change("versions", "track", of_versions(track=["store"]), of_versions(track="store"), "", True),
     Change("top", "count", of_top(), of_top(3), "count 2 -> 3"),
     Change("top", "by", of_top(), of_top(by=()), "by store -> none"),
     Change("top", "order", of_top(), of_top(order="amount"), "order "),
