@@ -78,8 +78,7 @@ def _plan(
     check_record(schema, "table")
     fields = row_columns(schema)
     check_hashable(fields, "table")
-    unplaced = bool(feed.order) and rows.isStreaming and record_field(schema) is None
-    plan = FeedRows(columns_of(given), names, tuple(field.name for field in fields), feed.order, unplaced)
+    plan = FeedRows(columns_of(given), names, tuple(field.name for field in fields), feed.order)
     plan.check("table")
     by = "" if feed.order_by is None else f" by {_listed(feed.order_by)}"
     definition = {"key": list(names), "newest": f"the last in the log{by}"}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from mainstem.errors import Invalid
-from mainstem.operators.stage.frame_columns import Shown, by_names, check_record, columns_of, record_field
+from mainstem.operators.stage.frame_columns import Shown, by_names, check_record, columns_of
 from mainstem.operators.stage.stage import Parameter, StageSpec, add_stage, remember
 from mainstem.operators.tables.changing import check_hashable, row_columns, show_changes
 from mainstem.operators.tables.feed_rows import FeedColumns, FeedRows, compute_feed, read_feed
@@ -83,8 +83,7 @@ def _plan(
                 hint=f'Rename yours: rows.withColumnRenamed("{taken}", ...).',
             )
     tracked = tuple(field.name for field in fields) if track is None else by_names(track, schema, "versions")
-    unplaced = rows.isStreaming and record_field(schema) is None
-    plan = FeedRows(columns_of(given), names, tuple(field.name for field in fields), feed.order, unplaced)
+    plan = FeedRows(columns_of(given), names, tuple(field.name for field in fields), feed.order)
     plan.check("versions")
     if not plan.placed and rows.isStreaming:
         raise Invalid(

@@ -12,6 +12,7 @@ With several parts the order is a struct, null if its first part is null.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 __all__ = ["FeedColumns", "FeedRows", "bad_expression", "compute_feed", "mark_deletes", "read_feed", "read_values"]
 
 DELETE = "mainstem_delete"
+# Of `F.desc("version")`.
+_DIRECTION = re.compile(r"\s(ASC|DESC)( NULLS (FIRST|LAST))?$", re.IGNORECASE)
 ORDER = "mainstem_order"
 
 
@@ -92,6 +95,13 @@ def read_feed(
     if delete_when is not None:
         values[DELETE] = delete_when
     texts = [_text(part) for part in parts]
+    for text in texts:
+        if _DIRECTION.search(text):
+            raise Invalid(
+                f"order_by of {operator} cannot have a direction",
+                detail=f"It is {text}; the row with the highest value is the newest.",
+                hint="Leave the direction out; to reverse the order of a number, negate it.",
+            )
     written = texts if len(texts) > 1 else texts[0] if texts else None
     return FeedColumns(tuple(order), values, written, None if delete_when is None else _text(delete_when))
 
@@ -168,8 +178,6 @@ class FeedRows:
     # The columns of the result.
     row: tuple[str, ...]
     order: tuple[str, ...] = ()
-    # A stream whose rows have no `record`: of rows with the same order a hash decides, since its batches have no positions.
-    unplaced: bool = False
 
     def check(self, operator: str) -> None:
         """Raise if rows cannot be ordered by the order, or a delete is not a condition."""
@@ -188,6 +196,17 @@ class FeedRows:
                 detail=f"It is {self.schema.field(DELETE).type}; a row is a delete if it is true.",
                 hint="Write a comparison: delete_when=\"op = 'DELETE'\".",
             )
+
+    @property
+    def unplaced(self) -> bool:
+        """Whether a hash decides between rows with the same order: without a `record` they have no positions."""
+        return bool(self.order) and record_field(self.schema) is None
+
+    @property
+    def tied(self) -> pa.Schema:
+        """The columns of which `tie` is a hash. With an order it decides between rows of several topics in different batches: so
+        it must be the same for streams and batch rows, whose `record` differ."""
+        return pa.schema([self.schema.field(name) for name in self.row]) if self.order else self.schema
 
     @property
     def placed(self) -> bool:
@@ -233,7 +252,7 @@ class FeedRows:
             *ordered,
             places[0].alias("partition"),
             places[1].alias("offset"),
-            native_tie(self.schema).alias("tie"),
+            native_tie(self.tied).alias("tie"),
             F.struct(*(columns[name].alias(name) for name in self.row)).alias("row"),
         )
 
@@ -273,8 +292,8 @@ class FeedRows:
             *ordered,
             np.zeros(count, np.int32) if record is None else record.field("partition"),
             self._arrow_offset(count) if record is None else record.field("offset"),
-            # Here rows are of one topic, whose positions are unique.
-            arrow_tie(self.schema, table) if self.unplaced and can_tie(self.schema) else np.zeros(count, np.int64),
+            # Rows with a `record` are of one topic here, whose positions are unique.
+            arrow_tie(self.tied, table) if self.unplaced and can_tie(self.tied) else np.zeros(count, np.int64),
             pa.StructArray.from_arrays([whole(column) for column in row], fields=list(self.row_type)),
         ]
         arrays = [pa.array(column) if isinstance(column, np.ndarray) else column for column in columns]
