@@ -1,7 +1,8 @@
 """State of joins, look-ups and tables as earlier versions wrote it: read by this one, which goes on with it.
 
-The files in `operators_v1/` were written once, by `python -m tests.formats.test_operator_state_format` of their time, and stay as
-they are: for each operator what it kept after the first half of a script, and what it put out in the second half.
+The files in `operators_v1/` and `operators_v2/` were written once, by `python -m tests.formats.test_operator_state_format` of their
+time, and stay as they are: for each operator what it kept after the first half of a script, and what it put out in the second
+half. In `operators_v2/` are those that keep something else since: a table with an order keeps positions, and there are versions.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from mainstem.operators import aggregate, distinct, enrich, join, latest, table, top
+from mainstem.operators import aggregate, distinct, enrich, join, latest, table, top, versions
 from mainstem.operators.stage import keyed_rows
 from mainstem.operators.stage.engine import Step
 from mainstem.operators.stage.hashes import key_hashes
@@ -49,7 +50,12 @@ def hashes_of_then(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-NEWEST = "operators_v1"
+# Those of each version that keep something else than before.
+WRITTEN = {
+    "operators_v1": ["join", "enrich", "latest", "table", "aggregate", "top", "distinct", "tables"],
+    "operators_v2": ["table", "versions"],
+}
+NEWEST = list(WRITTEN)[-1]
 
 
 def at(minute: int) -> str:
@@ -95,6 +101,9 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     ),
     "top": lambda orders, prices: top(own(orders), 2, by="item", order="cents DESC"),
     "distinct": lambda orders, prices: distinct(own(orders)),
+    "versions": lambda orders, prices: versions(
+        orders, key="item", order_by=["at", "order"], delete_when="cents IS NULL", track="cents"
+    ),
     "tables": lambda orders, prices: join(own(orders), table(prices, key="item"), on="item", how="left"),
 }
 
@@ -139,7 +148,7 @@ def contents(rows: list[str]) -> list[str]:
 
 def write() -> None:
     expected = {}
-    for name in OPERATORS:
+    for name in WRITTEN[NEWEST]:
         _, kept = given(name, "first", [])
         runs = []
         for place, rows in enumerate(kept):
@@ -153,12 +162,12 @@ def write() -> None:
     (FOLDERS / NEWEST / "expected.json").write_text(json.dumps(expected, indent=1, ensure_ascii=False) + "\n")
 
 
-@pytest.mark.parametrize("name", OPERATORS)
-def test_an_operator_goes_on_with_state_of_an_earlier_version(name: str) -> None:
-    expected = json.loads((FOLDERS / NEWEST / "expected.json").read_text())[name]
+@pytest.mark.parametrize(("version", "name"), [(version, name) for version in WRITTEN for name in WRITTEN[version]])
+def test_an_operator_goes_on_with_state_of_an_earlier_version(version: str, name: str) -> None:
+    expected = json.loads((FOLDERS / version / "expected.json").read_text())[name]
     kept = []
     for place, entry in enumerate(expected["runs"]):
-        run = open_run(str(FOLDERS / NEWEST / f"{name}-{place}"), RunEntry(**entry))
+        run = open_run(str(FOLDERS / version / f"{name}-{place}"), RunEntry(**entry))
         kept.append(pa.Table.from_batches([run.take(np.arange(run.table.num_rows))]))
     assert [list(map(str, rows.to_pylist())) for rows in kept] == expected["kept"]
     shown = contents(expected["shown"])
