@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -16,7 +18,7 @@ from hypothesis import strategies as st
 from mainstem.operators import table, versions
 from mainstem.operators.tables import table_engine, versions_engine
 from tests.operators.naive_feed import Fact, facts_of, feed, naive_newest, naive_versions, split_anyhow
-from tests.operators.scripted_tables import changes, held
+from tests.operators.scripted_tables import changes, held, scripted_table
 
 SEEDS = st.integers(0, 2**32)
 ORDER = ["version", "rank"]
@@ -109,6 +111,49 @@ def test_after_every_batch_the_versions_are_those_of_the_rows_so_far(seed: int) 
         for key in {row["id"] for row in expected}:
             spans = sorted(((row["valid_from"], row["valid_until"]) for row in expected if row["id"] == key), key=str)
             assert all(until is not None and until <= begin for (_, until), (begin, _) in pairwise(spans))
+
+
+VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "texts": (pa.string(), ["", "B", "a", "ä"]),
+    "bytes": (pa.binary(), [b"", b"a", b"b", b"\xff"]),
+    "times": (pa.timestamp("us", "UTC"), [datetime(2026, 1, day, tzinfo=UTC) for day in (1, 2, 3, 4)]),
+    "local times": (pa.timestamp("us"), [datetime(2026, 1, day) for day in (1, 2, 3, 4)]),  # noqa: DTZ001
+    "days": (pa.date32(), [date(2026, 1, day) for day in (1, 2, 3, 4)]),
+    "decimals": (pa.decimal128(38, 2), [Decimal("-1.50"), Decimal("0.00"), Decimal(2**70), Decimal(2**71)]),
+    "doubles": (pa.float64(), [float("-inf"), 0.0, 1.5, float("nan")]),
+    "floats": (pa.float32(), [-1.5, -0.0, 2.0, float("inf")]),
+    "Booleans": (pa.bool_(), [False, True]),
+    "small numbers": (pa.int8(), [-128, -1, 0, 127]),
+}
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_rows_are_ordered_by_values_of_every_type(kind: str) -> None:
+    of, given = VALUES[kind]
+    values = pa.array(given, of).to_pylist()
+    schema = pa.schema([("id", pa.int32()), ("at", of)])
+    script = [[("+", {"id": 1, "at": values[place]})] for place in (1, 0, *range(2, len(values)), 1)]
+    found = held(changes(versions(scripted_table(schema, script), key="id", order_by="at")))
+    # As text: NaN is not equal to itself.
+    spans = [(row["valid_from"], row["valid_until"]) for row in found]
+    assert sorted(map(str, spans)) == sorted(map(str, zip(values, [*values[1:], None], strict=True)))
+    [newest] = held(changes(table(scripted_table(schema, script), key="id", order_by="at")))
+    assert str(newest["at"]) == str(values[-1])
+
+
+def test_a_negative_zero_is_the_same_time_and_a_row_that_says_the_same_changes_nothing() -> None:
+    schema = pa.schema([("id", pa.int32()), ("city", pa.string()), ("at", pa.float64())])
+    script = [
+        [("+", {"id": 1, "city": "Bonn", "at": 0.0})],
+        [("+", {"id": 1, "city": "Ulm", "at": -0.0})],
+        [("+", {"id": 1, "city": "Ulm", "at": 0.0})],
+    ]
+    rows = scripted_table(schema, script)
+    found = changes(versions(rows, key="id", order_by="at"))
+
+    assert [len(batch) for batch in found] == [1, 2, 0]
+    assert [row["city"] for row in held(found)] == ["Ulm"]
+    assert rows.run.state_rows == {"versions-1": 1}
 
 
 def test_many_keys_at_once() -> None:
