@@ -297,6 +297,15 @@ def test_a_parameter_that_changed_goes_on_or_is_refused(change: Change) -> None:
     assert all(len(half) == 2 and not half[0].endswith(half[1]) for half in halves), changes
 
 
+def test_a_checkpoint_from_before_a_parameter_goes_on_without_it() -> None:
+    for given in ({}, {"order_by": "at"}):
+        old, now = (flow_of(spec_of(of_table(**given)), "stage-0") for _ in range(2))
+        del old.plan["operators"][0]["parameters"]["delete_when"]
+        assert plan_changes(old.plan, now) == []
+        deleting = flow_of(spec_of(of_table(delete_when="amount < 0", **given)), "stage-0")
+        assert [change.taken for change in plan_changes(old.plan, deleting)] == [False]
+
+
 # What goes in and how a stage is called: renamed, it is another one.
 NOT_PARAMETERS = {"rows", "left", "right", "changes", "name"}
 # These keep nothing.

@@ -65,6 +65,8 @@ def test_an_older_row_that_comes_later_changes_nothing_also_after_a_delete():
 
     found = changes(table(rows, key="id", order_by="version"))
 
+    # What is ignored is counted.
+    assert rows.run.counts == {"out_of_order": 3}
     # Of rows that are equally new, the last in the log counts.
     assert found == [[("+", city(1, "Bonn", 5))], [], [("-", city(1, "Bonn", 5))], [], [("+", city(1, "Kiel", 7))]]
     assert rows.run.state_rows == {"table-1": 1}

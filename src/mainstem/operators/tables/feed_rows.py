@@ -87,7 +87,8 @@ def read_feed(
     values: dict[str, Column | str] = {}
     for place, part in enumerate(parts):
         if isinstance(part, str) and (part in names or part.isidentifier()):
-            check_column(part, columns_of(rows), operator)
+            if names.count(part) != 1:
+                check_column(part, columns_of(rows), operator)
             order.append(part)
         else:
             order.append(f"{ORDER}_{place}")

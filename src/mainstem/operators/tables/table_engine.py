@@ -92,7 +92,7 @@ class TableEngine:
         group, item = group[firsts], item[firsts]
         known = find_groups(state, group)
         places = places_of(known, group, item)
-        newest, orders = self._newest(rows, ids, known, places)
+        newest, orders, stale = self._newest(rows, ids, known, places)
         # Keys whose newest row is in this batch.
         keys = np.flatnonzero(newest >= 0)
         chosen = rows.take(pa.array(newest[keys]))
@@ -106,7 +106,8 @@ class TableEngine:
         lost = np.flatnonzero(~kept & (old >= 0))
         orders = None if orders is None else orders.take(pa.array(keys))
         put = self._state(chosen, group[keys], item[keys], orders, np.flatnonzero(kept))
-        return Step(output, put, identify_rows(group[keys][lost], item[keys][lost]))
+        gone = identify_rows(group[keys][lost], item[keys][lost])
+        return Step(output, put, gone, counts={"out_of_order": stale} if stale else {})
 
     def _unchanged(self, known: pa.Table, old: Int64Array, chosen: pa.Table, stay: Mask) -> Mask:
         """The keys, of those that `stay`, whose new row is equal to the old one."""
@@ -120,14 +121,14 @@ class TableEngine:
 
     def _newest(
         self, rows: pa.Table, ids: Int64Array, known: pa.Table, places: Int64Array
-    ) -> tuple[Int64Array, pa.Table | None]:
-        """For each key the number of its newest row in this batch, -1 if the stored row is newer; and the highest order, with
-        its position."""
+    ) -> tuple[Int64Array, pa.Table | None, int]:
+        """For each key the number of its newest row in this batch, -1 if the stored row is newer; the highest order, with
+        its position; and the number of rows that arrived after a newer one."""
         count = len(places)
         if self.order is None:
             newest = np.full(count, -1, np.int64)
             newest[ids] = np.arange(len(ids))
-            return newest, None
+            return newest, None, 0
         kept = np.flatnonzero(places >= 0)
         # The stored row comes before all others of its key.
         both = np.r_[kept, ids]
@@ -145,10 +146,11 @@ class TableEngine:
         by_order = order_rows(both, ranks)
         highest[both[by_order]] = by_order
         ranks = np.where(silent, before, ranks)
+        stale = int((ranks < before).sum())
         best = order_rows(both, ranks)
         newest = np.full(count, -1, np.int64)
         newest[both[best]] = best - len(kept)
-        return np.maximum(newest, -1), orders.take(pa.array(highest))
+        return np.maximum(newest, -1), orders.take(pa.array(highest)), stale
 
     def _tied(self, both: Int64Array, ranks: Int64Array, kept: Int64Array, count: int) -> bool:
         """Whether a row has the order of the stored row of its key: then their positions decide.
