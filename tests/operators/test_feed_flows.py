@@ -159,6 +159,8 @@ def test_what_is_asked_wrongly_is_told_while_the_program_is_built(stem: Mainstem
         ('delete_when of versions uses the column "ob"', rows, {"order_by": "version", "delete_when": "ob = 'D'"}),
         ('the rows of versions already have a column "valid_from"', given, {"order_by": "version"}),
         ('versions uses the column "nam", which the rows lack', rows, {"order_by": "version", "track": "nam"}),
+        ("track of versions is empty", rows, {"order_by": "version", "track": []}),
+        ("versions has no order_by", rows, {"order_by": None}),
         ("versions has no key", rows, {"order_by": "version", "key": []}),
         ("versions cannot take a changing table", newest(rows), {"order_by": "version"}),
     ]  # fmt: skip

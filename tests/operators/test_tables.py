@@ -375,6 +375,12 @@ def test_what_is_asked_wrongly_is_told_while_the_program_is_built():
             table(rows, key="store", delete_when=broken)
         assert refused.value.detail
         assert refused.value.hint
+    with pytest.raises(Invalid, match="order_by of table is 5"):
+        table(rows, key="store", order_by=5)
+    with pytest.raises(Invalid, match="delete_when of table is True"):
+        table(rows, key="store", delete_when=True)
+    with pytest.raises(Invalid, match="cannot have a direction"):
+        table(rows, key="store", order_by="price DESC")
     with pytest.raises(Invalid, match='table cannot order rows by "bill"'):
         table(scripted_table(BILLS, []), key="store", order_by="bill")
     with pytest.raises(Invalid, match='has the name of a key column: "store"'):

@@ -64,8 +64,11 @@ def _plan(
     schema = columns_of(rows)
     names = by_names(key, schema, "versions")
     if not names:
-        raise Invalid("versions has no key", detail="A version ends where the next one of its key begins.",
-                      hint='For example: key="id".')  # fmt: skip
+        raise Invalid(
+            "versions has no key",
+            detail="A version ends where the next one of its key begins.",
+            hint='For example: key="id".',
+        )
     if not feed.order:
         raise Invalid(
             "versions has no order_by",
@@ -83,6 +86,12 @@ def _plan(
                 hint=f'Rename yours: rows.withColumnRenamed("{taken}", ...).',
             )
     tracked = tuple(field.name for field in fields) if track is None else by_names(track, schema, "versions")
+    if not tracked:
+        raise Invalid(
+            "track of versions is empty",
+            detail="It names the columns whose change begins a version.",
+            hint="Name one, or leave it out: then every column does.",
+        )
     plan = FeedRows(columns_of(given), names, tuple(field.name for field in fields), feed.order)
     plan.check("versions")
     if not plan.placed and rows.isStreaming:

@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 __all__ = ["FeedColumns", "FeedRows", "bad_expression", "compute_feed", "mark_deletes", "read_feed", "read_values"]
 
 DELETE = "mainstem_delete"
+ORDER = "mainstem_order"
 # Of `F.desc("version")`.
 _DIRECTION = re.compile(r"\s(ASC|DESC)( NULLS (FIRST|LAST))?$", re.IGNORECASE)
-ORDER = "mainstem_order"
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def read_feed(
     delete_when: Column | str | None,
     operator: str,
 ) -> FeedColumns:
-    """Raises `Invalid` for a column that the rows lack."""
+    """Parse both. Raises `Invalid` for a column that the rows lack, and for what is neither a column nor an expression."""
     names = rows.columns
     parts: list[Any] = [] if order_by is None else list(order_by) if isinstance(order_by, (list, tuple)) else [order_by]
     if not parts and order_by is not None:
@@ -95,7 +95,7 @@ def read_feed(
             values[order[-1]] = part
     if delete_when is not None:
         values[DELETE] = delete_when
-    texts = [_text(part) for part in parts]
+    texts = [_text(part, f"order_by of {operator}") for part in parts]
     for text in texts:
         if _DIRECTION.search(text):
             raise Invalid(
@@ -103,12 +103,21 @@ def read_feed(
                 detail=f"It is {text}; the row with the highest value is the newest.",
                 hint="Leave the direction out; to reverse the order of a number, negate it.",
             )
+    condition = None if delete_when is None else _text(delete_when, f"delete_when of {operator}")
     written = texts if len(texts) > 1 else texts[0] if texts else None
-    return FeedColumns(tuple(order), values, written, None if delete_when is None else _text(delete_when))
+    return FeedColumns(tuple(order), values, written, condition)
 
 
-def _text(value: Column | str) -> str:
-    return value if isinstance(value, str) else str(cast("Any", value)._jc.toString())
+def _text(value: Column | str, parameter: str) -> str:
+    if isinstance(value, str):
+        return value
+    if not hasattr(value, "_jc"):
+        raise Invalid(
+            f"{parameter} is {value!r}",
+            detail="It is a column or an expression: SQL text, or a Spark column.",
+            hint='For example: order_by="version", delete_when="op = \'DELETE\'".',
+        )
+    return str(cast("Any", value)._jc.toString())
 
 
 def compute_feed(rows: DataFrame, feed: FeedColumns, operator: str) -> DataFrame:
