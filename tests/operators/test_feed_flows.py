@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -16,6 +18,7 @@ from mainstem import Flow, Mainstem
 from mainstem.errors import Invalid
 from mainstem.flows import program
 from mainstem.operators import enrich, table, versions
+from tests.acceptance import test_change_feeds as a13
 
 DDL = "id INT, name STRING, version INT, op STRING"
 DELETED = "op = 'DELETE'"
@@ -92,6 +95,29 @@ def test_two_feeds_in_one_view_do_not_depend_on_batches_and_restarts(
     assert sum(row["valid_until"] is None for row in found) == len(read(stem, "newest"))
     # In the order of the versions, whatever order the rows came in; here ties are decided by position and by a hash.
     assert len(found) > 6
+
+
+def test_a_feed_of_plain_files_as_in_case_a13_and_with_ties(stem: Mainstem, tmp_path: Path) -> None:
+    """Rows without a `record`, and so without positions."""
+    folder = tmp_path / "feed"
+    folder.mkdir()
+
+    def flows(stem: Mainstem) -> Iterator[Flow]:
+        rows = stem.spark.readStream.schema(DDL).parquet(str(folder))
+        yield Flow(newest(rows), into=stem.view("newest", key="id"))
+        yield Flow(every(rows), into=stem.view("versions", key=["id", "valid_from"]))
+
+    def run(rows: list[Row]) -> None:
+        pq.write_table(pa.Table.from_pylist(rows, a13.SCHEMA), folder / f"{len(list(folder.iterdir()))}.parquet")
+        stem.run(flows, until="idle")
+
+    for case in a13.SCD1["three_runs"][:2]:
+        run(a13.rows_of(case["input"]))
+        assert [list(row.values()) for row in read(stem, "newest")] == case["target"]
+    run([*a13.rows_of(a13.SCD1["three_runs"][2]["input"]), *rows_of(Random(4), 20)])
+    files = stem.spark.read.schema(DDL).parquet(str(folder))
+    assert read(stem, "newest") == collected(newest(files))
+    assert read(stem, "versions") == collected(every(files))
 
 
 def test_what_was_believed_earlier_about_a_time(stem: Mainstem) -> None:
