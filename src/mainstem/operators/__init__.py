@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mainstem.operators.processes.process_state import Timers
     from mainstem.operators.table import table
     from mainstem.operators.top import top
+    from mainstem.operators.versions import versions
     from mainstem.operators.windowed import windowed
     from mainstem.operators.windows.triggers import after_rows, each_row, every, first_of
     from mainstem.operators.windows.window_kinds import (
@@ -66,6 +67,7 @@ __all__ = [
     "top",
     "tumbling",
     "validity",
+    "versions",
     "windowed",
 ]
 
@@ -97,6 +99,7 @@ _DEFINED_IN = {
     "top": "top",
     "tumbling": "windows.window_kinds",
     "validity": "windows.window_kinds",
+    "versions": "versions",
     "windowed": "windowed",
 }
 

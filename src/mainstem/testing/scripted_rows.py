@@ -20,9 +20,10 @@ from mainstem.operators.stage.frame_columns import Value, columns_of, transform_
 from mainstem.operators.stage.stage import StageSpec, add_stage, show_late_rows, stage_schema
 from mainstem.operators.stage.stage_task import add_record
 from mainstem.operators.stage.state_runs import MemoryState
+from mainstem.operators.tables.feed_rows import read_values
 from mainstem.operators.top import RowOrder, read_order
 from mainstem.operators.windows.window_time import RowTime
-from mainstem.testing.row_sql import compute_columns, read_aggregate_text, read_order_text
+from mainstem.testing.row_sql import compute_columns, read_aggregate_text, read_order_text, read_value_text
 
 __all__ = ["ScriptedBatch", "ScriptedRows", "ScriptedRun", "TestResults", "list_late"]
 
@@ -263,6 +264,9 @@ class ScriptedRows:
     def _order(self, texts: Sequence[Any]) -> RowOrder:
         return read_order_text(self.schema, texts)
 
+    def _values(self, texts: Mapping[str, Any], operator: str) -> Mapping[str, Value]:
+        return dict(read_value_text(self.schema, texts, operator))
+
 
 # The functions that operators call on a DataFrame, for ScriptedRows.
 columns_of.register(ScriptedRows, lambda rows: rows.schema)
@@ -270,6 +274,7 @@ transform_with.register(ScriptedRows, ScriptedRows.transformed)  # type: ignore[
 add_stage.register(ScriptedRows, ScriptedRows.through)  # type: ignore[arg-type]
 read_aggregates.register(ScriptedRows, ScriptedRows._aggregates)
 read_order.register(ScriptedRows, ScriptedRows._order)
+read_values.register(ScriptedRows, ScriptedRows._values)
 
 
 def list_late(late: pa.Table) -> list[dict[str, Any]]:
