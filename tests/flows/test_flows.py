@@ -173,6 +173,23 @@ def test_what_is_wrong_is_found_before_anything_starts(shop, case):
     assert raised.value.hint
 
 
+def test_a_join_that_keeps_record_of_both_sides_is_told_to_drop_one(shop):
+    shop.create_topic("payments", schema="paid_id STRING, paid DOUBLE")
+
+    def flows(stem: Mainstem):
+        orders, payments = stem.topic("orders").stream(), stem.topic("payments").stream()
+        yield Flow(orders.join(payments, F.expr("order_id = paid_id")), into=stem.view("paid", key="order_id"))
+
+    with pytest.raises(SchemaMismatch) as raised:
+        Program(shop, flows)
+    assert raised.value.parts() == [
+        'the rows of flow "paid" have two columns "record"',
+        "Detail: Their columns are: order_id, store, amount, placed_at, record, paid_id, paid, record. Spark's join keeps "
+        "the columns of both sides. Every stream of a topic has a `record`.",
+        'Hint: Drop or rename one of them before the join: orders.join(payments.drop("record"), ...).',
+    ]
+
+
 def test_a_changed_flow_is_refused_before_it_starts(shop):
     def program(minutes: int) -> Any:
         def flows(stem: Mainstem):

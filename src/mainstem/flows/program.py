@@ -329,6 +329,7 @@ class Program:
                 hint='Use .stream() instead of .read(): stem.topic("...").stream().',
             )
         schema = arrow_schema(flow.rows.schema)
+        _check_columns_once(schema.names, flow.name)
         if not has_times(flow.rows.sparkSession):
             check_no_times(schema, f'flow "{flow.name}"')
         if isinstance(flow.into, View) and flow.into.name == self._rebuilt:
@@ -495,6 +496,20 @@ def _iterate_flows(flows: Flows, stem: Mainstem) -> Iterable[Flow]:
                     hint="Write: yield Flow(rows, into=sink).",
                 )
             yield flow
+
+
+def _check_columns_once(names: Sequence[str], flow: str) -> None:
+    """Raise `SchemaMismatch` if two columns have one name, as Spark's own join leaves them."""
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is None:
+        return
+    why = " Every stream of a topic has a `record`." if twice == "record" else ""
+    raise SchemaMismatch(
+        f'the rows of flow "{flow}" have two columns "{twice}"',
+        detail=f"Their columns are: {', '.join(names)}. Spark's join keeps the columns of both sides.{why}",
+        hint=f'Drop or rename one of them before the join: orders.join(payments.drop("{twice}"), ...).',
+        column=twice,
+    )
 
 
 def _check_apart(flow: Flow, earlier: Sequence[PlannedFlow]) -> None:
