@@ -184,8 +184,10 @@ def test_a_join_that_keeps_record_of_both_sides_is_told_to_drop_one(shop):
         Program(shop, flows)
     assert raised.value.parts() == [
         'the rows of flow "paid" have two columns "record"',
-        "Detail: Their columns are: order_id, store, amount, placed_at, record, paid_id, paid, record. Spark's join keeps "
-        "the columns of both sides. Every stream of a topic has a `record`.",
+        (
+            "Detail: Their columns are: order_id, store, amount, placed_at, record, paid_id, paid, record. Spark's join keeps "
+            "the columns of both sides. Every stream of a topic has a `record`."
+        ),
         'Hint: Drop or rename one of them before the join: orders.join(payments.drop("record"), ...).',
     ]
 

@@ -179,6 +179,12 @@ def test_below_the_table_stands_what_flows_wait_for():
     assert waiting_lines([caught_up, status("failed")]) == []
 
 
+def test_a_flow_that_retries_says_why():
+    retried = replace(status("waiting to restart"), retried_after='the flow reads "/data/x.csv", which does not exist')
+    assert waiting_lines([retried]) == ['revenue retries: the flow reads "/data/x.csv", which does not exist']
+    assert batch_line(retried) == 'revenue: waiting to restart: the flow reads "/data/x.csv", which does not exist'
+
+
 def test_the_end_of_a_run_says_where_to_look_if_there_is_no_output(capsys):
     show_status([replace(status("stopped"), waits_for=WAITING)])
     said = capsys.readouterr()

@@ -57,6 +57,8 @@ class FlowHandle:
         self.pace = BatchPace(planned.flow.every_us)
         self.state: State = "starting"
         self.error: FlowFailed | None = None
+        # Why it waits to restart.
+        self.retried_after: Unavailable | None = None
         # The error that a batch raised, before Spark converts it to text.
         self.raised: BaseException | None = None
         self.progress = FlowProgress()

@@ -27,6 +27,7 @@ from mainstem.errors import (
     Invalid,
     MainstemError,
     SchemaMismatch,
+    Unavailable,
     did_you_mean,
 )
 from mainstem.flows.flow import Flow
@@ -82,9 +83,12 @@ _COLUMN = re.compile(
 )
 
 
+_NO_PATH = re.compile(r"\[PATH_NOT_FOUND\] Path does not exist: (?P<path>.+?)\.(?: SQLSTATE|$)", re.MULTILINE)
+
+
 @contextmanager
 def spark_errors(subject: str) -> Iterator[None]:
-    """Raises Spark's errors while a plan is built as `Invalid`."""
+    """Raises Spark's errors while a plan is built as ours: `Invalid`, or `Unavailable` for a path that does not exist."""
     try:
         yield
     except MainstemError:
@@ -95,9 +99,16 @@ def spark_errors(subject: str) -> Iterator[None]:
         raise translate_error(error, subject) from error
 
 
-def translate_error(error: Exception, subject: str) -> Invalid:
+def translate_error(error: Exception, subject: str) -> MainstemError:
     """An error of Spark as one of ours, without its stack trace."""
     text = str(error)
+    if found := _NO_PATH.search(text):
+        # While a flow runs, a file may be away for as long as it is written again: the flow is built again later.
+        return Unavailable(
+            f'{subject} reads "{found["path"].removeprefix("file:")}", which does not exist',
+            detail="It may have been removed, or is being written again.",
+            hint="Write the file, or correct the path. A flow that already runs retries until it is there.",
+        )
     if found := _COLUMN.search(text):
         known = [name.strip(" `") for name in (found["known"] or "").split(",") if name.strip()]
         return SchemaMismatch(

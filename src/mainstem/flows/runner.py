@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self
+from urllib.parse import unquote
 
 from mainstem import errors
 from mainstem.batch import Batch, FlowRun, Offsets, Written
@@ -131,6 +132,10 @@ _BROKER = re.compile(
     r"org\.apache\.kafka\.common\.errors\.(?:Timeout|Disconnect|Network|LeaderNotAvailable|NotLeaderOrFollower|NotEnoughReplicas"
     r"|NotEnoughReplicasAfterAppend|CoordinatorNotAvailable|BrokerNotAvailable)Exception(?:: (?P<said>[^\n]*))?"
 )
+# A file that a batch was to read, such as that of a table that rows are joined with.
+_FILE = re.compile(
+    r"\[FAILED_READ_FILE\.FILE_NOT_EXIST\] Encountered error while reading file (?P<path>.+?)\. File does not exist"
+)
 _FRAME = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<function>.+)')
 # Files that are not the user's.
 _OTHERS = re.compile(r"[/\\](?:pyspark|py4j|mainstem|site-packages)[/\\]")
@@ -151,6 +156,12 @@ def root_cause(text: str) -> MainstemError | str:
             "no Kafka broker answers Spark's connector",
             detail=f"The client says: {(found['said'] or 'nothing').rstrip('.')}.",
             hint="Start the broker, or correct the address. The flow retries.",
+        )
+    if found := _FILE.search(text):
+        return Unavailable(
+            f'the flow reads "{unquote(found["path"].removeprefix("file://"))}", which does not exist',
+            detail="It was there when the flow started: it was removed, or is being written again.",
+            hint="Write the file again. The flow retries until it is there.",
         )
     for index in range(len(lines) - 1, -1, -1):
         found = _RAISED.match(lines[index].strip())
@@ -365,6 +376,7 @@ class RunningFlows:
                     self._end(handle, "failed", failed)
                     return
                 failures = 1 if handle.batches > before else failures + 1
+                handle.retried_after = failed.__cause__
                 handle.become("waiting to restart")
                 self._pause(handle, RETRY.delay(failures).total_seconds())
             else:

@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mainstem.clock import Clock, as_datetime
-from mainstem.errors import MainstemError
+from mainstem.errors import MainstemError, summary_of
 from mainstem.flows.flow_waits import HolderFacts, waits_for, way_to_learn_more
 from mainstem.flows.run_notes import batch_text
 from mainstem.log.flow_cut import Holder
@@ -166,6 +166,8 @@ class FlowStatus:
     batch: int | None = None
     # What it waits for: an open transaction or, if it keeps rows that wait for time, a partition.
     waits_for: HolderFacts | Holder | None = None
+    # Why it waits to restart; else empty.
+    retried_after: str = ""
 
     def figures(self) -> FlowFigures:
         """For Prometheus."""
@@ -241,6 +243,9 @@ class RunStatus:
             0 if run is None else self._counts.restarts(handle.name, run.epoch),
             batch,
             None if checkpoint is None else self._waits_for(handle, checkpoint),
+            summary_of(handle.retried_after)
+            if handle.state == "waiting to restart" and handle.retried_after is not None
+            else "",
         )
 
     def _waits_for(self, handle: FlowHandle, checkpoint: str) -> HolderFacts | Holder | None:
@@ -325,7 +330,9 @@ def waiting_lines(statuses: Sequence[FlowStatus]) -> list[str]:
     """What flows wait for that have no output, and whether all of them have read everything."""
     lines = []
     for it in statuses:
-        if it.waits_for is not None:
+        if it.retried_after:
+            lines.append(f"{it.flow} retries: {it.retried_after}")
+        elif it.waits_for is not None:
             lines += [f"{it.flow} waits for {it.waits_for}", f"  {way_to_learn_more(it.flow)}"]
     started = [it for it in statuses if it.batch is not None]
     if not started:
@@ -421,7 +428,7 @@ def batch_line(it: FlowStatus) -> str:
     """One batch of a flow, or the end of the flow, as a line."""
     last = it.progress
     if it.state not in ("running", "catching up") or last.batch is None:
-        return f"{it.flow}: {it.state}"
+        return f"{it.flow}: {it.state}{f': {it.retried_after}' if it.retried_after else ''}"
     waits = "" if it.waits_for is None else str(it.waits_for)
     parts = [batch_text(last, behind=it.lag.records, waits=waits)]
     parts += [f"watermark {_time(last.watermark)}"] if last.watermark else []
