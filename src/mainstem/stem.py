@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from mainstem.arguments import find_name, path_text, text, values
 from mainstem.clock import Clock
 from mainstem.durable_files import unavailable
 from mainstem.durations import Duration
-from mainstem.errors import Invalid, NotFound
+from mainstem.errors import Invalid, MainstemError, NotFound, TopicNotFound
 from mainstem.log.embedded.embedded_log import EmbeddedLog
 from mainstem.log.embedded.upkeep.upkeep import UpkeepMode
 from mainstem.log.kafka.kafka_settings import SCHEME, names_brokers
-from mainstem.log.log import Log
+from mainstem.log.log import Log, TopicBackend
 from mainstem.log.producer import Producer
 from mainstem.log.query_limits import ROWS_MAX, QueryLimits
 from mainstem.log.topic import Topic
@@ -215,7 +216,17 @@ class Mainstem:
         name = find_name(topic, "topic", Topic)
         if current_build() is not None and name not in self.log.topic_names():
             return NewTopic(self.log, name, self.home, self._session)
-        return SparkTopic(self.log, self.log.open_topic(name), self.home, self._session)
+        return SparkTopic(self.log, self._open_topic(name), self.home, self._session)
+
+    def _open_topic(self, name: str) -> TopicBackend:
+        try:
+            return self.log.open_topic(name)
+        except TopicNotFound as error:
+            # Views that cannot be listed now are another error's subject.
+            with suppress(MainstemError):
+                if name in self.views():
+                    error.hint = f'"{name}" is a view: use stem.view("{name}"), or mainstem view read {name}.'
+            raise
 
     def create_topic(self, name: str, *, schema: str | pa.Schema, **settings: Any) -> SparkTopic:
         """Create a topic, or open it if it exists with the same settings; `Conflict` if it has other settings.

@@ -198,6 +198,8 @@ class PlannedFlow:
     stages: tuple[Stage, ...] = ()
     # Whether the reader of its topic can compute its rows, and the sink takes them as columns; see `columnar_rows`.
     columnar: bool = False
+    # Whether a topic has the name of its view.
+    hidden: bool = False
 
     @property
     def name(self) -> str:
@@ -246,7 +248,11 @@ class PlannedFlow:
             "ends only if it filters them out"
             for _ in range(self.flow.into.kind == "topic" and self.flow.into.name in self.topics)
         ]
-        return [*unbounded, *waiting, *self._replaced_windows(), *circle]
+        hidden = [
+            f'SQL queries do not see view "{self.flow.into.name}": a topic has the same name; give the view another one'
+            for _ in range(self.hidden)
+        ]
+        return [*unbounded, *waiting, *self._replaced_windows(), *circle, *hidden]
 
     def _replaced_windows(self) -> list[str]:
         """A view of windows whose key has no window keeps one window for each key."""
@@ -384,6 +390,7 @@ class Program:
             plan,
             stages,
             columnar=not stages and takes_columns(flow) and can_read_plainly(flow.rows),
+            hidden=flow.into.kind == "view" and flow.into.name in self._stem.log.topic_names(),
         )
 
     def _check_changes(self, rows: DataFrame, flow: str) -> None:

@@ -129,3 +129,13 @@ def test_a_flow_into_the_topic_that_it_reads_is_a_warning(stem):
             "filters them out"
         )
     ]
+
+
+def test_a_view_with_the_name_of_a_topic_is_a_warning(stem):
+    def flows(stem):
+        yield Flow(stem.topic("orders").stream().groupBy("store").count(), into=stem.view("orders", key="store"))
+
+    [flow] = Program(stem, flows).flows
+    assert flow.warnings() == [
+        'SQL queries do not see view "orders": a topic has the same name; give the view another one'
+    ]
