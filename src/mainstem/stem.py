@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
-from mainstem.arguments import find_name, path_text, text, values
+from mainstem.arguments import checked_call, checked_calls, find_name, path_text, text, values
 from mainstem.clock import Clock
 from mainstem.durable_files import unavailable
 from mainstem.durations import Duration
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["Mainstem", "is_on_kafka", "open", "open_brokers", "open_log"]
 
 
+@checked_call
 def open(
     home: str | os.PathLike[str],
     *,
@@ -121,6 +122,7 @@ def open_brokers(address: str, *, home: str | os.PathLike[str] | None = None) ->
     return KafkaLog(address, home=home)
 
 
+@checked_calls
 class Mainstem:
     """An open home. Use it with `with`, or call `close()`; acknowledged appends are durable without either.
     Thread-safe.
@@ -269,18 +271,22 @@ class Mainstem:
         """The names of all views, sorted."""
         return self.view_backend.names()
 
-    def view(self, name: str | View, *, key: str | Sequence[str] | None = None, **settings: Any) -> SparkView:
+    def view(
+        self, name: str | View, *, key: str | Sequence[str] | None = None, changes_max: int | None = None,
+        changes_age: Duration | None = None, history: Duration | None = None,
+    ) -> SparkView:  # fmt: skip
         """A view, existing or to be created by a flow; an existing view needs no `key`.
 
-        Settings: `changes_max` and `changes_age`, how many changes it keeps and for how long; `history`, how far back
-        its past states can be queried.
+        `changes_max` and `changes_age`: how many changes it keeps and for how long; `history`: how far back its past
+        states can be queried.
         """
         if isinstance(name, SparkView):
             return name
         known = find_name(name, "view", View)
         return SparkView(
-            self.home, known, self._session, key=key, clock=self.log.clock, backend=self.view_backend, **settings
-        )
+            self.home, known, self._session, key=key, changes_max=changes_max, changes_age=changes_age, history=history,
+            clock=self.log.clock, backend=self.view_backend,
+        )  # fmt: skip
 
     # Files
 

@@ -6,6 +6,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from mainstem.arguments import checked_calls
 from mainstem.batch import FlowRun
 from mainstem.clock import Clock
 from mainstem.durations import Duration, duration_us
@@ -44,6 +45,7 @@ class FlowProgress:
     phases: dict[str, int] = field(default_factory=dict)
 
 
+@checked_calls
 class FlowHandle:
     """One flow of a running program. Thread-safe."""
 

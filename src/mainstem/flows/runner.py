@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from urllib.parse import unquote
 
 from mainstem import errors
+from mainstem.arguments import checked_calls
 from mainstem.batch import Batch, FlowRun, Offsets, Written
 from mainstem.crash_points import reach
 from mainstem.errors import (
@@ -269,6 +270,7 @@ class _VersionChanged(Exception):
     """The sink switched to another version: the flow continues with that version's checkpoint."""
 
 
+@checked_calls
 class RunningFlows:
     """The flows that were started together: a handle for each, by name. Used with `with`, it stops them at the end."""
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from mainstem.arguments import column_names, path_text, show_value, text, values, whole_number
+from mainstem.arguments import checked_calls, column_names, path_text, show_value, text, values, whole_number
 from mainstem.batch import FlowRun
 from mainstem.clock import Clock, SystemClock, as_datetime
 from mainstem.durations import Duration, duration_us
@@ -168,6 +168,7 @@ CHANGES_AGE: Duration = "7 days"
 COLUMNS_MAX = 900
 
 
+@checked_calls
 class View:
     """A view of a home; created by `stem.view(name, key=...)`. Thread-safe.
 
