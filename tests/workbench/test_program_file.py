@@ -1,5 +1,6 @@
 """A program by the path of its file: what is loaded, and how its mistakes are told."""
 
+import os
 import pickle
 import subprocess
 import sys
@@ -77,9 +78,10 @@ def test_a_file_that_is_not_there(place):
 
     assert refused("shops.py") == [
         'mainstem.NotFound: there is no program "shops.py"',
-        f"Detail: The current directory is {str(place)!r}.",
+        f"Detail: The current directory is {str(place)!r}. Python files there: shop.py.",
         'Hint: Did you mean "shop.py"?',
     ]
+    assert refused("xyz.py")[2] == "Hint: Give the path of a Python file with a function `flows`."
 
 
 def test_a_file_that_is_not_python_is_told_by_its_line(place):
@@ -99,6 +101,21 @@ def test_a_file_that_fails_is_told_by_its_line(place):
         "Detail: NameError: name 'limits' is not defined. It is line 3 of shop.py: LIMIT = limits['big'].",
     ]
     assert "mainstem_program_shop" not in sys.modules
+
+
+@pytest.mark.parametrize("line", ['up = F.udf(str.upper, "string")', 'large = F.col("amount") > 100'])
+def test_a_line_that_needs_spark_is_moved_into_flows(place, line):
+    (place / "shop.py").write_text(
+        f"from pyspark.sql import functions as F\n{line}\n\ndef flows(stem):\n    return []\n"
+    )
+    load = "from mainstem.workbench.cli.program_file import load_program; load_program('shop.py')"
+    # In a process without a session.
+    here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    said = subprocess.run([sys.executable, "-c", load], env=here, capture_output=True, text=True).stderr.splitlines()
+
+    assert said[-3] == 'mainstem.Invalid: "shop.py" failed while it was loaded'
+    assert said[-2].endswith(f"It is line 2 of shop.py: {line}.")
+    assert said[-1] == "Hint: Spark starts after the program is loaded. Move this line into the function `flows`."
 
 
 @pytest.mark.parametrize(

@@ -301,7 +301,19 @@ def test_a_window_that_no_row_has(cli):
         'mainstem.Invalid: column "window" is STRUCT<start: TIMESTAMP, end: TIMESTAMP>, got the text "noon"'
     )
     assert hint == 'Hint: Write its start, as in 12:20 or "2026-11-17 12:20".'
-    assert cli("view", "get", "per_minute", "25:99", "Berlin").error[0].startswith("mainstem.Invalid: column")
+    for key in (["25:99", "Berlin"], ["Berlin", "25:99"]):
+        assert cli("view", "get", "per_minute", *key).error == [
+            'mainstem.Invalid: "25:99" is not a time',
+            (
+                "Detail: A window is written by its start, with its end if windows overlap. Hours are 0 to 23, minutes 00 to "
+                "59."
+            ),
+            'Hint: For example: 12:20, 12:20-12:21 or "2026-11-17 12:20".',
+        ]
+    assert cli("view", "get", "per_minute", "Berlin", "12:20-").error[0] == 'mainstem.Invalid: "12:20-" is not a time'
+    assert cli("view", "get", "per_minute", '{"start": "2026-11-17T12:20:00Z"}', "Rome").error[2] == (
+        'Hint: A window in JSON has its start and its end. Write its start, as in 12:20 or "2026-11-17 12:20".'
+    )
 
 
 # Versions

@@ -83,6 +83,16 @@ _COLUMN = re.compile(
 )
 
 
+_ATTRIBUTE = re.compile(r"Attribute `(\w+)` is not supported")
+# Methods of pandas, and what they are in Spark.
+_OF_PANDAS = {
+    "assign": 'rows.withColumn("total", F.col("amount") * 2)',
+    "astype": 'rows.withColumn("amount", F.col("amount").cast("double"))',
+    "groupby": 'rows.groupBy("store")',
+    "merge": 'rows.join(others, "store")',
+    "query": 'rows.where("amount > 100")',
+    "rename": 'rows.withColumnRenamed("old", "new")',
+}
 _NO_PATH = re.compile(r"\[PATH_NOT_FOUND\] Path does not exist: (?P<path>.+?)\.(?: SQLSTATE|$)", re.MULTILINE)
 
 
@@ -122,6 +132,22 @@ def translate_error(error: Exception, subject: str) -> MainstemError:
             f"{subject} uses a TIME, which this Spark session does not support",
             detail="Mainstem enables Spark's TIME type unless the session's settings disable it.",
             hint=TIME_HINT,
+        )
+    if "Queries with streaming sources must be executed with writeStream.start()" in text:
+        return Invalid(
+            f"{subject} asks a stream for its rows",
+            detail="A stream has no end, so count(), collect(), show() and the like have no result.",
+            hint='For a number that is kept current: rows.groupBy("...").count() into a view. To see rows now, use .read() '
+            "instead of .stream(), or mainstem topic read.",
+        )
+    if found := _ATTRIBUTE.search(text):
+        instead = _OF_PANDAS.get(found[1])
+        return Invalid(
+            f'{subject} uses "{found[1]}", which a DataFrame of Spark does not have',
+            detail="It is neither a method nor a column.",
+            hint=f"As in Spark: {instead}."
+            if instead
+            else "Name a method of Spark's DataFrame, or a column that the rows have.",
         )
     first = text.splitlines()[0] if text else type(error).__name__
     first = re.sub(r"^\[[A-Z_.]+\] ", "", first)
