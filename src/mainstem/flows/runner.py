@@ -30,7 +30,7 @@ from mainstem.errors import (
     did_you_mean,
 )
 from mainstem.flows.checkpoint_fit import SinkIdentity, check_code, check_held, check_sink, check_sources, way_out
-from mainstem.flows.flow_handle import FlowHandle
+from mainstem.flows.flow_handle import FlowHandle, spark_has_ended
 from mainstem.flows.flow_progress import ProgressReports, query_name
 from mainstem.flows.native_catch_up import NativeCatchUp
 from mainstem.flows.packed_query import describe_columns, takes_columns
@@ -242,6 +242,8 @@ def flow_failed(
 
 # How often a flow checks for a stop request of another process.
 LOOK_SECONDS = 1
+# A signal to a group of processes may end Java before this process is told to stop.
+SIGNAL_SECONDS = 2
 # How often it checks whether the files are read; it is idle from then until the check.
 SWITCH_SECONDS = 0.05
 RETRY = Backoff("1 second", max="1 minute", growth="exponential")
@@ -368,7 +370,7 @@ class RunningFlows:
             try:
                 self._run_once(handle)
             except Exception as error:  # noqa: BLE001 - any error is reported with its flow
-                if handle.stopping.is_set():
+                if handle.stopping.is_set() or (spark_has_ended(error) and handle.stopping.wait(SIGNAL_SECONDS)):
                     break
                 if isinstance(handle.raised, _VersionChanged):
                     handle.become("starting")

@@ -147,7 +147,12 @@ def spark_session(address: str, settings: Mapping[str, str] | None = None) -> Sp
             builder = builder.config(name, value)
     archive = class_archive(address, wanted)
     options = archive.options() if archive is not None else []
-    with _quiet_java(), _own_interrupts(), add_java_options(*options, *run_options(wanted, os.environ)):
+    with (
+        _quiet_java(),
+        _own_interrupts(),
+        _outlast_signals(),
+        add_java_options(*options, *run_options(wanted, os.environ)),
+    ):
         session = builder.getOrCreate()
     patch_session(session)
     if archive is not None:
@@ -193,6 +198,32 @@ def _own_interrupts() -> Iterator[None]:
     finally:
         if threading.current_thread() is threading.main_thread() and before is not None:
             signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _outlast_signals() -> Iterator[None]:
+    """A Java that is started inside ignores SIGTERM, as Spark has it ignore SIGINT: a signal to the whole group of processes,
+    as a supervisor sends it, would end Java in the middle of a batch. It ends with this process, when its flows have stopped.
+    """
+    from pyspark import java_gateway
+
+    gateway: Any = java_gateway
+    plain = gateway.Popen
+
+    def start(command: list[str], **options: Any) -> Any:
+        prepare = options.pop("preexec_fn")
+
+        def prepare_both() -> None:
+            prepare()
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+        return plain(command, preexec_fn=prepare_both, **options)
+
+    gateway.Popen = start
+    try:
+        yield
+    finally:
+        gateway.Popen = plain
 
 
 @contextmanager
