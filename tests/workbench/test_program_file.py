@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import mainstem
 from mainstem.errors import Invalid, MainstemError, NotFound, TopicNotFound
+from mainstem.spark.hidden_libraries import check_libraries
 from mainstem.workbench.cli.error_text import error_lines
 from mainstem.workbench.cli.program_file import load_program
 
@@ -46,6 +48,29 @@ def test_a_program_imports_what_lies_beside_it_and_may_be_called_as_a_module_of_
     assert load_program(str(place / "json.py")).flows(None) == [1000]
     assert pickle.__name__ != sys.modules["json"].__name__ == "json"
     assert "dumps" in vars(sys.modules["json"])
+
+
+@pytest.mark.parametrize("name", ["pandas.py", "pyspark.py", "numpy/__init__.py"])
+def test_a_file_beside_it_that_hides_a_library_is_named(place, name):
+    (place / "shop.py").write_text(EMPTY)
+    (place / name).parent.mkdir(exist_ok=True)
+    (place / name).write_text("")
+    library = name.removesuffix(".py").removesuffix("/__init__")
+
+    assert refused("shop.py") == [
+        f'mainstem.Invalid: "{place}/{name}" hides the library {library}',
+        (
+            "Detail: Python imports what lies beside the program instead of the library of the same name, which Mainstem or "
+            "Spark needs."
+        ),
+        "Hint: Rename it.",
+    ]
+
+
+def test_a_folder_of_data_and_the_library_itself_hide_nothing(place):
+    (place / "pandas").mkdir()
+    check_libraries(str(place))
+    check_libraries(str(Path(mainstem.__file__).parent.parent))
 
 
 def test_a_dataclass_in_a_program_knows_its_module(place):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.errors import Invalid, Unavailable
 from mainstem.spark.class_archive import ClassArchive, find_archive
+from mainstem.spark.hidden_libraries import check_libraries
 from mainstem.spark.java_patches import java_home, own_script, patch_session, patches_are_on, run_options
 from mainstem.spark.warm_workers import start_warm_process, worker_script
 
@@ -137,6 +138,8 @@ SETTINGS: dict[str, str] = {
 
 def spark_session(address: str, settings: Mapping[str, str] | None = None) -> SparkSession:
     """The session for an address such as "local[*]" or "spark://master:7077"; a new or the running one."""
+    # The folder of the program, or the working directory of a shell.
+    check_libraries(os.path.abspath(sys.path[0] if sys.path else ""))
     _prepare_environment(address)
     from pyspark.sql import SparkSession
 

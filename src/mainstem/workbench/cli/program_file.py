@@ -22,6 +22,7 @@ import typer
 
 from mainstem.arguments import type_name
 from mainstem.errors import Invalid, MainstemError, NotFound, did_you_mean
+from mainstem.spark.hidden_libraries import check_libraries
 from mainstem.workbench.cli.error_text import with_facts
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ def _module(file: Path) -> ModuleType:
 def _find_neighbours(file: Path) -> None:
     """Let the program import the modules beside it, here and in the workers, as with `python shop.py`."""
     folder = str(file.parent.resolve())
+    check_libraries(folder)
     if folder not in sys.path:
         sys.path.insert(0, folder)
     known = os.environ.get("PYTHONPATH", "")
