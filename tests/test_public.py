@@ -3,6 +3,7 @@
 import ast
 import importlib
 import inspect
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -147,6 +148,12 @@ def test_every_public_function_tells_of_an_argument_that_it_does_not_have():
         if not name.startswith(not_called) and inspect.isfunction(function) and not hasattr(function, "__wrapped__")
     ]
     assert unchecked == []
+
+
+def test_operators_can_be_pickled():
+    for name in mainstem.operators.__all__:
+        value = getattr(mainstem.operators, name)
+        assert pickle.loads(pickle.dumps(value)) is value
 
 
 def test_arguments_that_are_misspelled_missing_or_too_many(tmp_path):

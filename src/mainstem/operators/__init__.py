@@ -107,9 +107,12 @@ _DEFINED_IN = {
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(importlib.import_module(f"{__name__}.{_DEFINED_IN[name]}"), name)
+    module = importlib.import_module(f"{__name__}.{_DEFINED_IN[name]}")
+    found: object = getattr(module, name)
     if inspect.isfunction(found):
         found = checked_call(found)
+        # There too: pickle looks for it where it was defined.
+        setattr(module, name, found)
     globals()[name] = found
     return found
 
