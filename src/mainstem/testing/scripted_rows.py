@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from mainstem.errors import Invalid
+from mainstem.arguments import checked_calls, column_names
+from mainstem.errors import Invalid, did_you_mean
 from mainstem.log.sql_sandbox import quote
 from mainstem.operators.aggregates.aggregate_columns import WrittenAggregates, read_aggregates
 from mainstem.operators.stage.engine import BatchClock, Step
@@ -34,6 +35,7 @@ __all__ = ["ScriptedBatch", "ScriptedRows", "ScriptedRun", "TestResults", "list_
 Row = dict[str, Any]
 
 
+@checked_calls
 @dataclass(frozen=True)
 class TestResults:
     """The rows that were emitted, in order, and the late rows and counts.
@@ -71,9 +73,15 @@ class TestResults:
 
     def latest(self, key: str | Sequence[str]) -> list[Row]:
         """The rows of a view with this key, in the order in which its keys first appeared."""
-        names = [key] if isinstance(key, str) else list(key)
+        names = column_names(key, "key")
         held: dict[str, Row] = {}
         for change, row in self.changes:
+            if missing := [name for name in names if name not in row]:
+                raise Invalid(
+                    f'the results have no column "{missing[0]}"',
+                    detail=f"Their columns are: {', '.join(row)}.",
+                    hint=did_you_mean(missing[0], row) or "Name one of these.",
+                )
             # As text: a window is a dict, which cannot be a key.
             identity = str([row[name] for name in names])
             if change == "delete":
