@@ -1,0 +1,1 @@
+"""Change capture from PostgreSQL, by logical replication (pgoutput) and COPY."""
