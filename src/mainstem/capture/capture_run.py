@@ -64,6 +64,7 @@ class CaptureRun:
         tell: Callable[[CaptureStatus], None] = lambda status: None,
     ) -> None:  # fmt: skip
         self._home = home
+        self._clock = log.clock
         self._capture = capture
         self._stopped = stopped
         self._tell = tell
@@ -413,7 +414,7 @@ class CaptureRun:
                 progress[table] = {"rows": found["rows"], "of": connection.count_rows(table), "reason": found["reason"]}
         status = CaptureStatus.of(
             self._capture, state, self._log.position, self._changes, health, progress, self._error,
-            paused=bool(snapshots and snapshots.paused),
+            paused=bool(snapshots and snapshots.paused), now=self._clock.now(),
         )  # fmt: skip
         self._files.write(status)
         self._tell(status)

@@ -36,6 +36,7 @@ from mainstem.capture.postgresql.postgres_catalog import (
 )
 from mainstem.capture.postgresql.postgres_types import SESSION_OPTIONS, Unrepresentable, arrow_array
 from mainstem.capture.source import Event, Health, Reached, SourceTable
+from mainstem.clock import SystemClock
 from mainstem.errors import DatabaseUnavailable, Invalid, PositionLost
 from mainstem.postgres_address import is_lost, unreachable
 
@@ -358,7 +359,7 @@ class PostgresConnection:
 
     def _tell(self, *, ask: bool = False) -> None:
         assert self._stream is not None
-        now = int(time.time() * 1e6) - EPOCH_US
+        now = SystemClock().now() - EPOCH_US
         body = b"".join(
             number.to_bytes(8, "big", signed=True) for number in (self._reached, self._confirmed, self._confirmed, now)
         )
