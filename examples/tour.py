@@ -31,7 +31,12 @@ CHAPTERS = {
         "replay",
         "constant_cost",
     ],
-    "Databases and streams": ["compacted_log_is_a_table", "several_views", "read_your_own_writes"],
+    "Databases and streams": [
+        "compacted_log_is_a_table",
+        "several_views",
+        "read_your_own_writes",
+        "changes_out_of_order",
+    ],
     "Uses of processing": ["rates_and_rolling_averages"],
     "Time": [
         "event_or_processing_time",

@@ -35,8 +35,7 @@ CHAPTERS = {
     "Opening a home": ["open", "Mainstem"],
     "Topics": ["Topic", "AppendResult", "Keep", "Producer", "Transaction"],
     "Readers": ["Member", "Queue", "Message", "Backoff", "Lag"],
-    "Programs and views": ["Flow", "View"],
-    "Captures": ["Capture"],
+    "Programs and views": ["Flow", "View", "Capture"],
 }
 # Classes that a program makes itself; all others are returned by methods.
 MADE_BY_USERS = {"Backoff", "Capture", "CapturedTable", "Flow", "Keep", "TestStream", "TestStreams"}
@@ -45,7 +44,6 @@ ATTRIBUTES = {"FlowHandle": {"state": "str", "error": "FlowFailed | None", "prog
 # Methods that other parts of Mainstem call.
 INTERNAL = {
     "Capture": {"own_topic", "snapshot_when_lost"},
-    "CapturedTable": {"schema", "table", "topic"},
     "FileSink": {"id", "version"},
     "FlowHandle": {"batch_over", "become"},
     "Flow": {"every_us"},
@@ -70,17 +68,15 @@ def pages() -> dict[str, str]:
     root = [entry(getattr(mainstem, name), name, "mainstem") for names in CHAPTERS.values() for name in names]
     returned = sorted(returned_classes(), key=lambda kind: kind.__name__)
     chapters = {title: [e for e in root if e.name in names] for title, names in CHAPTERS.items()}
-    chapters["Captures"] += [
-        entry(getattr(mainstem.capture, n), n, "mainstem.capture") for n in mainstem.capture.__all__
-    ]
     chapters["Returned objects"] = [entry(kind, kind.__name__, "") for kind in returned]
     operators = [entry(getattr(mainstem.operators, n), n, "mainstem.operators") for n in mainstem.operators.__all__]
+    capture = [entry(getattr(mainstem.capture, n), n, "mainstem.capture") for n in mainstem.capture.__all__]
     testing = [entry(getattr(mainstem.testing, n), n, "mainstem.testing") for n in mainstem.testing.__all__]
     return {
         "python.md": page(
             "Python: home, log, programs",
-            "The names of `mainstem` and `mainstem.capture`, and the classes that their methods return. Further pages: [operators]"
-            "(python_operators.md), [testing](python_testing.md), [errors](python_errors.md). A duration is text such "
+            "The names of `mainstem`, and the classes that their methods return. Further pages: [operators]"
+            "(python_operators.md), [capture](python_capture.md), [testing](python_testing.md), [errors](python_errors.md). A duration is text such "
             'as `"10 minutes"`, or a `timedelta`; a position is one of [these](../guides/reading.md#where-to-start-and-stop).',
             chapters,
         ),
@@ -88,6 +84,11 @@ def pages() -> dict[str, str]:
             "Python: operators",
             "The names of `mainstem.operators`. [Which operator for which question](../guides/which_operator.md) helps to choose.",
             {"": operators},
+        ),
+        "python_capture.md": page(
+            "Python: capture",
+            "The names of `mainstem.capture`; see the [guide](../guides/capture.md).",
+            {"": capture},
         ),
         "python_testing.md": page(
             "Python: testing",
@@ -267,8 +268,7 @@ def described(text: str) -> list[str]:
 
 def returned_classes() -> set[type]:
     """Classes of Mainstem that public methods return, and theirs, as far as a program can get hold of them."""
-    # What a sink and a source offer is for Mainstem alone.
-    known = {name for names in CHAPTERS.values() for name in names} | {"Sink", "Source"}
+    known = {name for names in CHAPTERS.values() for name in names} | {"Sink"}
     found: set[type] = set()
     waiting = [getattr(mainstem, name) for names in CHAPTERS.values() for name in names]
     while waiting:

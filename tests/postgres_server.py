@@ -18,6 +18,7 @@ import subprocess
 import uuid
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 import psycopg
 
@@ -54,7 +55,8 @@ max_wal_senders = 50
 class PostgresServer:
     """One server with its data, in a directory of its own. Used with `with`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, version: Literal[16, 18] = 16) -> None:
+        self._version = version
         refuse_in_fast_run("PostgreSQL")
         self._as_nobody = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
         # Not in pytest's folders: those nobody may enter.
@@ -154,15 +156,15 @@ class PostgresServer:
         assert found is not None
         assert found.submodule_search_locations is not None
         package = Path(found.submodule_search_locations[0])
-        programs = package / "pginstall"
+        programs = package / ("pginstall" if self._version == 16 else f"pginstall{self._version}")
         if not self._as_nobody or _is_open(programs / "bin" / "postgres"):
             return programs
         copied = self._folder / package.name
-        shutil.copytree(programs, copied / "pginstall", symlinks=True)
+        shutil.copytree(programs, copied / programs.name, symlinks=True)
         # The libraries that came with it: the programs look for them beside the package.
         libraries = package.with_name(f"{package.name}.libs")
         shutil.copytree(libraries, self._folder / libraries.name)
-        return copied / "pginstall"
+        return copied / programs.name
 
     def _initialize(self) -> None:
         password = self._folder / "password"

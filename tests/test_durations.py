@@ -48,6 +48,8 @@ def test_what_is_a_duration(written, meant):
         ("1 month", "is in months", 'Give it in days: "30 days".'),
         ("2 Years", "is in years", 'Give it in days: "30 days".'),
         ("10 secnods", 'has the unknown unit "secnods"', 'Did you mean "seconds"?'),
+        ("7d", 'has the unknown unit "d"', 'Write: "7 days".'),
+        ("1h 30 ms", 'has the unknown unit "h"', 'Write: "1 hour 30 milliseconds".'),
         ("10 min", 'has the unknown unit "min"', 'Did you mean "minutes"?'),
         ("1 day 2 days", "names days twice", 'For example: "10 seconds".'),
         ("0.0000001 seconds", "is finer than a microsecond", 'For example: "10 seconds".'),

@@ -3,6 +3,7 @@
 import ast
 import importlib
 import inspect
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 import mainstem
 from mainstem import errors
+from mainstem.arguments import checked_call
 
 # Modules that users import, each with a sorted `__all__` of what is defined or offered there.
 PUBLIC_MODULES = ["mainstem", "mainstem.errors", "mainstem.operators", "mainstem.testing"]
@@ -114,3 +116,87 @@ except SystemExit as done:
     assert not {"confluent_kafka", "duckdb", "pyspark"} & set(said[-1].split())
     # pyarrow loads pandas when it makes its first value; without any it is not needed.
     assert "pandas" not in said[-1].split() or arguments[1] in ("append", "list")
+
+
+def public_calls():
+    """Name and function of what users call: of mainstem, of operators and of testing."""
+    for module in ("mainstem", "mainstem.capture", "mainstem.operators", "mainstem.testing"):
+        for name in importlib.import_module(module).__all__:
+            value = getattr(importlib.import_module(module), name)
+            if inspect.isfunction(value):
+                yield f"{module}.{name}", value
+            elif value.__module__ not in ("mainstem", "mainstem.errors"):
+                for member, method in inspect.getmembers(value, inspect.isroutine):
+                    if not member.startswith("_"):
+                        yield f"{module}.{name}.{member}", getattr(method, "__func__", method)
+
+
+@pytest.mark.parametrize(
+    "name", ["mainstem.open", "mainstem.Topic.queue", "mainstem.operators.table", "mainstem.testing.TestResults.latest"]
+)
+def test_what_users_call_is_found(name):
+    assert name in dict(public_calls())
+
+
+def test_every_public_function_tells_of_an_argument_that_it_does_not_have():
+    # What is made for users, or read by operators, they do not call.
+    not_called = ("mainstem.AppendResult.", "mainstem.Lag.", "mainstem.testing.ScriptedRows.", "mainstem.operators.Process.",
+                  "mainstem.operators.Timers.")  # fmt: skip
+    unchecked = [
+        name
+        for name, function in public_calls()
+        if not name.startswith(not_called) and inspect.isfunction(function) and not hasattr(function, "__wrapped__")
+    ]
+    assert unchecked == []
+
+
+def test_operators_can_be_pickled():
+    for name in mainstem.operators.__all__:
+        value = getattr(mainstem.operators, name)
+        assert pickle.loads(pickle.dumps(value)) is value
+
+
+def test_arguments_that_are_misspelled_missing_or_too_many(tmp_path):
+    with mainstem.open(tmp_path, upkeep="manual") as stem:
+        topic = stem.create_topic("orders", schema="n INT")
+        wrong = {
+            lambda: topic.stream(watermrk="1 minute"): [
+                'Topic.stream has no argument "watermrk"',
+                "Detail: Its arguments are: watermark, start, idle_after.",
+                'Hint: Did you mean "watermark"?',
+            ],
+            lambda: topic.stream("1 minute"): [
+                "Topic.stream takes 0 arguments without a name, not 1",
+                "Detail: Its arguments are: watermark, start, idle_after.",
+                "Hint: Name the others: watermark=...",
+            ],
+            topic.queue: [
+                'Topic.queue needs the argument "name"',
+                (
+                    "Detail: Its arguments are: name, lease, deliveries_max, retry, ordered, where, expires, length_max, "
+                    "start, held_by."
+                ),
+                "Hint: Give it: name=...",
+            ],
+            lambda: mainstem.operators.aggregate(None, agregates="count(*) AS n"): [
+                'aggregate has no argument "agregates"',
+                "Detail: Its arguments are: changes, by, aggregates, name.",
+                'Hint: Did you mean "aggregates"?',
+            ],
+            lambda: mainstem.Flow(None, int=topic): [
+                'Flow has no argument "int"',
+                "Detail: Its arguments are: rows, into, name, rejected_max, mode, every, rows_max.",
+                'Hint: Did you mean "into"?',
+            ],
+            lambda: stem.topic("orders", topic="orders"): [
+                'Mainstem.topic is given the argument "topic" twice',
+                "Detail: Its arguments are: topic.",
+                "Hint: Give it once.",
+            ],
+        }
+        for call, parts in wrong.items():
+            with pytest.raises(mainstem.Invalid) as refused:
+                call()
+            assert refused.value.parts() == parts
+    with pytest.raises(TypeError, match="has no len"):
+        checked_call(lambda: len(1))()

@@ -1,19 +1,25 @@
 """Checks of the arguments of public functions, made before anything else is done.
 
-Each function returns the argument in one normal form, or raises `Invalid`.
+Each function returns the argument in one normal form, or raises `Invalid`. `checked_call` and `checked_calls` are decorators:
+a misspelled or missing argument is then `Invalid` too, with the arguments that there are, instead of Python's TypeError.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import is_dataclass
+from typing import Any, TypeVar, cast
 
 from mainstem.errors import Invalid, did_you_mean
 
 __all__ = [
     "INTEGER_MAX",
     "check_choice",
+    "checked_call",
+    "checked_calls",
     "column_names",
     "find_name",
     "path_text",
@@ -27,6 +33,82 @@ __all__ = [
 # Counts, offsets and versions are 64-bit integers wherever they are stored.
 INTEGER_MAX = (1 << 63) - 1
 _SHOWN_MAX = 60
+
+Called = TypeVar("Called", bound=Callable[..., Any])
+Kind = TypeVar("Kind", bound=type)
+
+
+def checked_call(function: Called) -> Called:
+    """The function, which raises `Invalid` if it is called with arguments that it does not have.
+
+    >>> @checked_call
+    ... def queue(name, *, lease="1 minute"): ...
+    >>> queue("tasks", leas="2 minutes")
+    Traceback (most recent call last):
+    mainstem.Invalid: queue has no argument "leas"
+    Detail: Its arguments are: name, lease.
+    Hint: Did you mean "lease"?
+    """
+
+    @functools.wraps(function)
+    def call(*given: Any, **named: Any) -> Any:
+        try:
+            return function(*given, **named)
+        except TypeError as error:
+            # One raised by the call itself, not inside the function, has no further frame.
+            trace = error.__traceback__
+            if trace is None or trace.tb_next is not None:
+                raise
+            raise _wrong_call(function, given, named) from None
+
+    return cast("Called", call)
+
+
+def checked_calls(kind: Kind) -> Kind:
+    """The class, with `checked_call` for its own public methods, and for its fields if it is a dataclass.
+
+    What a program does not make itself, such as a message, is made as fast as without it.
+    """
+    own = ("__init__",) if is_dataclass(kind) else ()
+    for name, value in list(vars(kind).items()):
+        if name in own or not name.startswith("_"):
+            if inspect.isfunction(value):
+                setattr(kind, name, checked_call(value))
+            elif isinstance(value, classmethod):
+                setattr(kind, name, classmethod(checked_call(value.__func__)))
+    return kind
+
+
+def _wrong_call(function: Callable[..., Any], given: Sequence[Any], named: Mapping[str, Any]) -> Invalid:
+    parameters = inspect.signature(function).parameters
+    known = [name for name in parameters if name not in ("self", "cls")]
+    # A class of Spark's side is known to users by the name of the class that it extends.
+    called = function.__qualname__.rpartition("<locals>.")[2].removeprefix("Spark").removesuffix(".__init__")
+    detail = f"Its arguments are: {', '.join(known)}." if known else "It has no arguments."
+    unknown = next((name for name in named if name not in parameters), None)
+    if unknown is not None:
+        return Invalid(
+            f'{called} has no argument "{unknown}"', detail=detail, hint=did_you_mean(unknown, known) or "Leave it out."
+        )
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    by_place = [name for name, parameter in parameters.items() if parameter.kind in kinds]
+    if len(given) > len(by_place):
+        own = [name for name in by_place if name in known]
+        rest = [name for name in known if name not in own]
+        return Invalid(
+            f"{called} takes {len(own)} arguments without a name, not {len(given) - len(by_place) + len(own)}",
+            detail=detail,
+            hint=f"Name the others: {rest[0]}=..." if rest else "Leave the others out.",
+        )
+    if twice := next((name for name in by_place[: len(given)] if name in named), None):
+        return Invalid(f'{called} is given the argument "{twice}" twice', detail=detail, hint="Give it once.")
+    needed = [
+        name
+        for name, it in parameters.items()
+        if it.default is it.empty and it.kind not in (it.VAR_POSITIONAL, it.VAR_KEYWORD)
+    ]
+    missing = next((name for name in needed if name not in named and name not in by_place[: len(given)]), "")
+    return Invalid(f'{called} needs the argument "{missing}"', detail=detail, hint=f"Give it: {missing}=...")
 
 
 def type_name(value: object) -> str:

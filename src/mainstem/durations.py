@@ -26,6 +26,17 @@ _UNITS_US = {
     "millisecond": 1_000,
     "microsecond": 1,
 }
+# As other systems write them; refused, with the words.
+_SHORT = {
+    "w": "week",
+    "d": "day",
+    "h": "hour",
+    "hr": "hour",
+    "m": "minute",
+    "s": "second",
+    "ms": "millisecond",
+    "us": "microsecond",
+}
 _WITHOUT_LENGTH = ("month", "quarter", "year")
 _DURATION_FORM = (
     'A duration is a number and a unit, or several: "10 minutes", "1 day 2 hours". '
@@ -46,6 +57,7 @@ _SIZE_FORM = (
 )
 
 _PART = re.compile(r"([+-]?[0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)(?:\s+|$)")
+_SHORT_PART = re.compile(r"([0-9.]+)\s*([A-Za-z]+)\s*")
 # A number with more digits is a mistake, and arithmetic on a much longer one would be slow.
 _LENGTH_MAX = 100
 # 273 years: added to any time, in microseconds, it fits into 64 bits, and in seconds into a wait of the system.
@@ -178,7 +190,14 @@ def _unit(word: str, value: str, setting: str) -> str:
         same = f"{unit.capitalize()}s differ in length, so the duration would not be fixed."
         raise _refusal(setting, value, f"is in {unit}s", same, hint='Give it in days: "30 days".')
     near = did_you_mean(word, [f"{known}s" for known in _UNITS_US])
+    if word.casefold() in _SHORT:
+        near = f'Write: "{_SHORT_PART.sub(_in_words, value).strip()}".'
     raise _refusal(setting, value, f'has the unknown unit "{word}"', _DURATION_FORM, hint=near)
+
+
+def _in_words(part: re.Match[str]) -> str:
+    unit = _SHORT.get(part[2].casefold(), part[2])
+    return f"{part[1]} {unit}{'s' if unit in _UNITS_US and part[1] != '1' else ''} "
 
 
 def _is_number(value: object) -> bool:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
-from mainstem.arguments import find_name, path_text, text, values
+from mainstem.arguments import checked_call, checked_calls, find_name, path_text, text, values
 from mainstem.clock import Clock
 from mainstem.durable_files import unavailable
 from mainstem.durations import Duration
-from mainstem.errors import Invalid, NotFound
+from mainstem.errors import Invalid, MainstemError, NotFound, TopicNotFound
 from mainstem.log.embedded.embedded_log import EmbeddedLog
 from mainstem.log.embedded.upkeep.upkeep import UpkeepMode
 from mainstem.log.kafka.kafka_settings import SCHEME, names_brokers
-from mainstem.log.log import Log
+from mainstem.log.log import Log, TopicBackend
 from mainstem.log.producer import Producer
 from mainstem.log.query_limits import ROWS_MAX, QueryLimits
 from mainstem.log.topic import Topic
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 __all__ = ["Mainstem", "is_on_kafka", "open", "open_brokers", "open_log"]
 
 
+@checked_call
 def open(
     home: str | os.PathLike[str],
     *,
@@ -124,6 +125,7 @@ def open_brokers(address: str, *, home: str | os.PathLike[str] | None = None) ->
     return KafkaLog(address, home=home)
 
 
+@checked_calls
 class Mainstem:
     """An open home. Use it with `with`, or call `close()`; acknowledged appends are durable without either.
     Thread-safe.
@@ -219,7 +221,17 @@ class Mainstem:
         name = find_name(topic, "topic", Topic)
         if current_build() is not None and name not in self.log.topic_names():
             return NewTopic(self.log, name, self.home, self._session)
-        return SparkTopic(self.log, self.log.open_topic(name), self.home, self._session)
+        return SparkTopic(self.log, self._open_topic(name), self.home, self._session)
+
+    def _open_topic(self, name: str) -> TopicBackend:
+        try:
+            return self.log.open_topic(name)
+        except TopicNotFound as error:
+            # Views that cannot be listed now are another error's subject.
+            with suppress(MainstemError):
+                if name in self.views():
+                    error.hint = f'"{name}" is a view: use stem.view("{name}"), or mainstem view read {name}.'
+            raise
 
     def create_topic(self, name: str, *, schema: str | pa.Schema, **settings: Any) -> SparkTopic:
         """Create a topic, or open it if it exists with the same settings; `Conflict` if it has other settings.
@@ -262,18 +274,22 @@ class Mainstem:
         """The names of all views, sorted."""
         return self.view_backend.names()
 
-    def view(self, name: str | View, *, key: str | Sequence[str] | None = None, **settings: Any) -> SparkView:
+    def view(
+        self, name: str | View, *, key: str | Sequence[str] | None = None, changes_max: int | None = None,
+        changes_age: Duration | None = None, history: Duration | None = None,
+    ) -> SparkView:  # fmt: skip
         """A view, existing or to be created by a flow; an existing view needs no `key`.
 
-        Settings: `changes_max` and `changes_age`, how many changes it keeps and for how long; `history`, how far back
-        its past states can be queried.
+        `changes_max` and `changes_age`: how many changes it keeps and for how long; `history`: how far back its past
+        states can be queried.
         """
         if isinstance(name, SparkView):
             return name
         known = find_name(name, "view", View)
         return SparkView(
-            self.home, known, self._session, key=key, clock=self.log.clock, backend=self.view_backend, **settings
-        )
+            self.home, known, self._session, key=key, changes_max=changes_max, changes_age=changes_age, history=history,
+            clock=self.log.clock, backend=self.view_backend,
+        )  # fmt: skip
 
     # Files
 

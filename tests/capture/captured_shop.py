@@ -6,8 +6,10 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,13 @@ from psycopg import sql
 
 import mainstem
 from mainstem import Capture
-from mainstem.capture import CapturedTable, postgres
+from mainstem.capture import CapturedTable, postgres, snapshots
 from mainstem.capture.capture_run import CaptureRun
 from mainstem.log.topic import Topic
 from tests.postgres_server import PostgresServer
+from tests.waiting import wait_until
 
-__all__ = ["CapturedShop", "captured_shop", "random_changes"]
+__all__ = ["TABLE", "CapturedShop", "captured_shop", "random_changes"]
 
 
 class CapturedShop:
@@ -37,6 +40,7 @@ class CapturedShop:
         self.home = str(home)
         self.connection = psycopg.connect(self.url, autocommit=True)
         self.stem = mainstem.open(self.home, upkeep="manual")
+        self.is_running: Callable[[], bool] = lambda: True
         self.slot = f"slot_{uuid.uuid4().hex[:12]}"
 
     def sql(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -53,20 +57,48 @@ class CapturedShop:
         """Capture until everything is in the log."""
         CaptureRun(self.stem.log, self.home, self.capture(*tables, **settings)).run(until="idle")
 
-    def start_process(self, *tables: str, crash_at: str = "") -> subprocess.Popen[bytes]:
+    @contextmanager
+    def background(self, *tables: str | CapturedTable, **settings: Any) -> Iterator[CaptureRun]:
+        """Capture in a thread, until the end of the block."""
+        ended = threading.Event()
+        run = CaptureRun(self.stem.log, self.home, self.capture(*tables, **settings), stopped=ended.is_set)
+        with ThreadPoolExecutor(1) as pool:
+            result = pool.submit(run.run)
+            # A run that fails is not waited for.
+            self.is_running = lambda: not result.done() or bool(result.result())
+            try:
+                yield run
+            finally:
+                ended.set()
+                result.result()
+
+    def start_process(self, *tables: str, crash_at: str = "", chunk_rows: int = 20_000) -> subprocess.Popen[bytes]:
         """Capture in another process, until it is killed."""
-        environment = {**os.environ, "MAINSTEM_CRASH_AT": crash_at} if crash_at else dict(os.environ)
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.capture.captured_shop", self.home, self.slot, *tables],
-            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment,
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.capture.captured_shop", self.home, self.slot, str(chunk_rows), *tables],
+            stdin=subprocess.PIPE, env={**os.environ, "MAINSTEM_CRASH_AT": crash_at or "never"},
             cwd=Path(__file__).parent.parent.parent,
         )  # fmt: skip
+        assert process.stdin is not None
+        process.stdin.write(f"{self.url}\n".encode())
+        process.stdin.flush()
+        return process
+
+    def wait(self, condition: Callable[[], object]) -> None:
+        """Wait for something that the capture in the background does."""
+        wait_until(lambda: self.is_running() and condition())
+
+    def progress(self) -> int:
+        """How far the log is: rises with every commit of a capture."""
+        names = [name for name in self.stem.topics() if name.startswith("mainstem.capture.shop.")]
+        return sum(self.topic(name).backend.latest(0) for name in names)
 
     def topic(self, name: str) -> Topic:
         return self.stem.topic(name)
 
     def records(self, topic: str) -> list[dict[str, Any]]:
-        return self.topic(topic).to_arrow().to_pylist()
+        found: list[dict[str, Any]] = self.topic(topic).to_arrow().to_pylist()
+        return found
 
     def replay(self, topic: str) -> dict[Any, dict[str, Any]]:
         """What the topic's records add up to, by key."""
@@ -92,8 +124,13 @@ class CapturedShop:
 
     def repeated(self, topic: str) -> int:
         """How many changes of the source are in the topic more than once."""
-        origins = [row["origin"] for row in self.records(topic)]
-        streamed = [(one["transaction"], one["number"]) for one in origins if not one["snapshot"]]
+        key = self.topic(topic).settings.key
+        streamed = [
+            # A truncate is one change, and a deletion of many keys.
+            (row["origin"]["transaction"], row["origin"]["number"], *(row[name] for name in key))
+            for row in self.records(topic)
+            if not row["origin"]["snapshot"]
+        ]
         return len(streamed) - len(set(streamed))
 
     def close(self) -> None:
@@ -171,11 +208,12 @@ def _random_change(connection: psycopg.Connection[Any], random: random.Random) -
             connection.execute("TRUNCATE accounts")
 
 
-def _run(home: str, slot: str, tables: Sequence[str]) -> None:
+def _run(home: str, slot: str, chunk_rows: str, *tables: str) -> None:
     url = sys.stdin.readline().strip()
+    snapshots.CHUNK_ROWS = int(chunk_rows)
     stem = mainstem.open(home, upkeep="manual")
     CaptureRun(stem.log, home, Capture("shop", postgres(url, tables=tables, slot=slot))).run()
 
 
 if __name__ == "__main__":
-    _run(sys.argv[1], sys.argv[2], sys.argv[3:])
+    _run(*sys.argv[1:])

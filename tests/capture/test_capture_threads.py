@@ -101,7 +101,7 @@ def test_a_condition_that_the_database_refuses_is_a_warning_and_ends_nothing(
 def status(**facts: Any) -> CaptureStatus:
     known = {"state": "running", "position": "0/1", "changes": 0, "health": None, "snapshot": {}, "error": ""}
     given = {**known, **facts}
-    return CaptureStatus.of(CAPTURE, paused=bool(given.pop("paused", False)), **given)
+    return CaptureStatus.of(CAPTURE, paused=bool(given.pop("paused", False)), now=0, **given)
 
 
 def test_an_alarm_is_logged_once(stem: Mainstem, caplog: pytest.LogCaptureFixture) -> None:

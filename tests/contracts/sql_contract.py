@@ -132,7 +132,6 @@ class SqlContract:
             ("SELECT * FROM ordres", NotFound),
             ("SELECT m FROM single", Invalid),
             ("SELEC n FROM single", Invalid),
-            ("SELECT n FROM single WHERE n = ?", Invalid),
             ("SELECT n / 'a' FROM single", Invalid),
         ],
     )
@@ -143,6 +142,15 @@ class SqlContract:
         with pytest.raises(error) as refused:
             stem.query(sql)
         assert "single" in refused.value.detail + refused.value.hint
+
+    @promise(Promise.SQL)
+    def test_a_question_mark_without_a_value_is_told_to_be_given_one(self, stem: Mainstem, single: Topic) -> None:
+        fill(single, 1)
+        with pytest.raises(Invalid) as refused:
+            stem.query("SELECT n FROM single WHERE n = ?")
+        assert refused.value.hint == (
+            'Give a value for each ?: query(sql, ["Berlin"]), or on the command line --parameter Berlin.'
+        )
 
     @promise(Promise.SQL)
     def test_a_question_only_reads_and_only_topics(self, stem: Mainstem, single: Topic, tmp_path: Path) -> None:

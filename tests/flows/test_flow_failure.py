@@ -47,6 +47,19 @@ def test_a_broker_that_is_away_is_waited_for():
     assert isinstance(root_cause(BROKER.replace("TimeoutException", "RecordTooLargeException")), str)
 
 
+def test_a_file_that_is_away_is_waited_for():
+    found = root_cause(
+        "Job aborted\nCaused by: org.apache.spark.SparkException: [FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while "
+        "reading file file:///data/all%20stores.csv. File does not exist. It is possible the underlying files have been updated."
+    )
+    assert isinstance(found, Unavailable)
+    assert found.parts() == [
+        'the flow reads "/data/all stores.csv", which does not exist',
+        "Detail: It was there when the flow started: it was removed, or is being written again.",
+        "Hint: Write the file again. The flow retries until it is there.",
+    ]
+
+
 def test_one_of_our_errors_is_found_again():
     found = root_cause(OURS)
     assert isinstance(found, Fenced)

@@ -173,6 +173,64 @@ def test_what_is_wrong_is_found_before_anything_starts(shop, case):
     assert raised.value.hint
 
 
+def test_a_join_that_keeps_record_of_both_sides_is_told_to_drop_one(shop):
+    shop.create_topic("payments", schema="paid_id STRING, paid DOUBLE")
+
+    def flows(stem: Mainstem):
+        orders, payments = stem.topic("orders").stream(), stem.topic("payments").stream()
+        yield Flow(orders.join(payments, F.expr("order_id = paid_id")), into=stem.view("paid", key="order_id"))
+
+    with pytest.raises(SchemaMismatch) as raised:
+        Program(shop, flows)
+    assert raised.value.parts() == [
+        'the rows of flow "paid" have two columns "record"',
+        (
+            "Detail: Their columns are: order_id, store, amount, placed_at, record, paid_id, paid, record. Spark's join keeps "
+            "the columns of both sides. Every stream of a topic has a `record`."
+        ),
+        'Hint: Drop or rename one of them before the join: orders.join(payments.drop("record"), ...).',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "parts"),
+    [
+        (
+            lambda orders: orders.limit(orders.count()),
+            [
+                "the program asks a stream for its rows",
+                "Detail: A stream has no end, so count(), collect(), show() and the like have no result.",
+                (
+                    'Hint: For a number that is kept current: rows.groupBy("...").count() into a view. To see rows now, use '
+                    ".read() instead of .stream(), or mainstem topic read."
+                ),
+            ],
+        ),
+        (
+            lambda orders: orders.rename({"store": "shop"}),
+            [
+                'the program uses "rename", which a DataFrame of Spark does not have',
+                "Detail: It is neither a method nor a column.",
+                'Hint: As in Spark: rows.withColumnRenamed("old", "new").',
+            ],
+        ),
+        (
+            lambda orders: orders.where(orders.amuont > 1),
+            [
+                'the program uses "amuont", which a DataFrame of Spark does not have',
+                "Detail: It is neither a method nor a column.",
+                "Hint: Name a method of Spark's DataFrame, or a column that the rows have.",
+            ],
+        ),
+    ],
+    ids=["count", "rename", "column"],
+)
+def test_what_a_stream_of_spark_cannot_do_is_told(shop, rows, parts):
+    with pytest.raises(Invalid) as refused:
+        Program(shop, lambda stem: [Flow(rows(stem.topic("orders").stream()), into=stem.topic("out"))])
+    assert refused.value.parts() == parts
+
+
 def test_a_changed_flow_is_refused_before_it_starts(shop):
     def program(minutes: int) -> Any:
         def flows(stem: Mainstem):

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from mainstem import Flow, Mainstem
+from mainstem.errors import Unavailable, summary_of
 from mainstem.flows import program, runner
 from mainstem.flows.packed_query import packed_query
 from mainstem.flows.staged_batches import stages_of
@@ -30,6 +31,7 @@ from mainstem.spark.columnar_rows import ColumnPacking, SendRows
 from mainstem.spark.plan import static_table
 from mainstem.spark.plan.plain_read import can_read_plainly, plain_reads, read_plainly
 from mainstem.spark.spark_types import arrow_schema
+from tests.waiting import wait_until
 
 # Another NaN than that of Python.
 ODD_NAN = struct.unpack("<d", struct.pack("<Q", 0xFFF8000000000001))[0]
@@ -259,3 +261,36 @@ def test_a_flow_goes_on_with_look_ups_and_unions_over_arrow_and_in_spark(
     ]  # fmt: skip
     assert told[0][:3] == told[2][:3] == packed_all
     assert told[1][:2] == ["no: topic sold takes rows", "no: Spark computes Union"]
+
+
+@pytest.mark.parametrize("read", ["over arrow", "in spark"])
+def test_a_table_that_is_away_for_a_moment_is_waited_for(stem: Mainstem, tmp_path: Any, read: str) -> None:
+    stem.create_topic("orders", schema="store STRING")
+    path = tmp_path / "all stores.csv"
+    path.write_text("A,Aachen\n")
+
+    def flows(stem: Mainstem) -> Iterator[Flow]:
+        side = stem.spark.read.csv(str(path), schema="store STRING, city STRING")
+        rows = (
+            stem.topic("orders").stream().select("store" if read == "over arrow" else F.initcap("store").alias("store"))
+        )
+        yield Flow(rows.join(side, "store"), into=stem.topic("out"))
+
+    with stem.start(flows) as running:
+        stem.topic("orders").append([{"store": "A"}])
+        running.wait_until_idle()
+        path.unlink()
+        stem.topic("orders").append([{"store": "A"}])
+        wait_until(lambda: running["out"].state == "waiting to restart")
+        wait_until(lambda: str(path) in summary_of(running["out"].retried_after))
+        path.write_text("A,Aalen\n")
+        running.wait_until_idle()
+    assert [row["city"] for row in stem.topic("out").to_arrow().to_pylist()] == ["Aachen", "Aalen"]
+    path.unlink()
+    with pytest.raises(Unavailable) as missing:
+        stem.start(flows)
+    assert missing.value.parts() == [
+        f'the program reads "{path}", which does not exist',
+        "Detail: It may have been removed, or is being written again.",
+        "Hint: Write the file, or correct the path. A flow that already runs retries until it is there.",
+    ]

@@ -39,8 +39,8 @@ def handle(**progress: int) -> Any:
 def test_a_batch_is_a_line():
     batch = FlowProgress(batch=7, rows_in=1200, rows_out=3, rejected=1, late=2, too_late=4, batch_ms=1310)
 
-    assert batch_text(batch, behind=5000) == (
-        "batch 7, 1,200 rows in, 3 out, 1 rejected, 2 late, 4 too late, 1,310 ms, 5,000 behind"
+    assert batch_text("revenue", batch, behind=5000) == (
+        "batch 7, 1,200 rows in, 3 out, 1 rejected into revenue.rejected, 2 late, 4 too late, 1,310 ms, 5,000 behind"
     )
 
 
@@ -54,7 +54,7 @@ def test_a_batch_without_output_says_what_it_waits_for_and_once_where_to_look(te
 
     assert shown.getvalue().splitlines() == [
         "mainstem: revenue: batch 0, 3 rows in, 0 out: waits for users, partition 0, where no record has a time yet, 20 ms, 0 behind",
-        f"mainstem: mainstem flow describe revenue shows more, {EMPTY_VIEW_PAGE} says what to do",
+        f"mainstem: mainstem flow describe revenue shows more; {EMPTY_VIEW_PAGE} says what to do",
         "mainstem: revenue: batch 1, 3 rows in, 0 out: waits for users, partition 0, where no record has a time yet, 20 ms, 0 behind",
     ]
 

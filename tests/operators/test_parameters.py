@@ -39,6 +39,7 @@ from mainstem.operators import (
     top,
     tumbling,
     validity,
+    versions,
     windowed,
 )
 from mainstem.operators.stage.engine import BatchClock
@@ -133,6 +134,11 @@ def of_dedupe(**given: Any) -> Rows:
 def of_table(**given: Any) -> Rows:
     given = {"key": "id"} | given
     return lambda left: table(left, **given)
+
+
+def of_versions(**given: Any) -> Rows:
+    given = {"key": "id", "order_by": "at"} | given
+    return lambda left: versions(left, **given)
 
 
 def of_top(count: int = 2, **given: Any) -> Rows:
@@ -234,6 +240,15 @@ CHANGES = [
     Change("table", "key", of_table(), of_table(key="store"), "key id -> store"),
     Change("table", "order_by", of_table(), of_table(order_by="sent_at"), "order_by none -> sent_at"),
     Change("table", "order_by", of_table(order_by="at"), of_table(order_by="sent_at"), "order_by at -> sent_at"),
+    Change("table", "order_by", of_table(order_by="at"), of_table(order_by=["at", "id"]), "order_by at -> at, id"),
+    Change("table", "order_by", of_table(order_by="at"), of_table(order_by="coalesce(at, sent_at)"), "order_by at -> coalesce(at, sent_at)"),
+    Change("table", "delete_when", of_table(), of_table(delete_when="amount < 0"), "delete_when none -> amount < 0"),
+    Change("table", "delete_when", of_table(delete_when="amount < 1"), of_table(delete_when="amount < 0"), "delete_when amount < 1 -> amount < 0"),
+    Change("versions", "key", of_versions(), of_versions(key="store"), "key id -> store"),
+    Change("versions", "order_by", of_versions(), of_versions(order_by="sent_at"), "order_by at -> sent_at"),
+    Change("versions", "delete_when", of_versions(), of_versions(delete_when="amount < 0"), "delete_when none -> amount < 0"),
+    Change("versions", "track", of_versions(), of_versions(track="store"), "track none -> store"),
+    Change("versions", "track", of_versions(track=["store"]), of_versions(track="store"), "", True),
     Change("top", "count", of_top(), of_top(3), "count 2 -> 3"),
     Change("top", "by", of_top(), of_top(by=()), "by store -> none"),
     Change("top", "order", of_top(), of_top(order="amount"), "order "),
@@ -280,6 +295,15 @@ def test_a_parameter_that_changed_goes_on_or_is_refused(change: Change) -> None:
     assert all(found.taken for found in changes) == change.goes_on
     halves = [tuple(found.text.split(" -> ")) for found in changes]
     assert all(len(half) == 2 and not half[0].endswith(half[1]) for half in halves), changes
+
+
+def test_a_checkpoint_from_before_a_parameter_goes_on_without_it() -> None:
+    for given in ({}, {"order_by": "at"}):
+        old, now = (flow_of(spec_of(of_table(**given)), "stage-0") for _ in range(2))
+        del old.plan["operators"][0]["parameters"]["delete_when"]
+        assert plan_changes(old.plan, now) == []
+        deleting = flow_of(spec_of(of_table(delete_when="amount < 0", **given)), "stage-0")
+        assert [change.taken for change in plan_changes(old.plan, deleting)] == [False]
 
 
 # What goes in and how a stage is called: renamed, it is another one.

@@ -148,6 +148,26 @@ def test_state_that_is_no_longer_needed_takes_no_file(tmp_path: Path) -> None:
     assert runs.after(step_of([], [(1, 1)], SCHEMA.empty_table()), 1) == []
 
 
+def test_a_column_that_an_engine_got_since_is_null_in_older_runs(tmp_path: Path) -> None:
+    wider = pa.schema([*SCHEMA, ("added", pa.int32())])
+    entries: list[RunEntry] = []
+    for number in range(4):
+        state = StateRuns(str(tmp_path), entries, SCHEMA, number)
+        entries = state.after(step_of([(number, 0, NEVER, NEVER, 7)], [], SCHEMA.empty_table()), number)
+    expected: list[int | None] = [None] * 4
+    for number in range(4, 4 + 2 * state_runs.RUNS_MERGED):
+        state = StateRuns(str(tmp_path), entries, wider, number)
+        assert state.find(np.arange(30)).column("added").to_pylist() == expected
+        assert state.find(np.arange(30)).column("number").to_pylist() == [7] * number
+        row = step_of([(number, 0, NEVER, NEVER, 7)], [], SCHEMA.empty_table()).put
+        assert row is not None
+        added = row.append_column("added", pa.array([number], pa.int32()))
+        entries = state.after(Step(wider.empty_table(), added), number)
+        expected.append(number)
+    # They were merged, old ones with new ones.
+    assert len(entries) < state_runs.RUNS_MERGED + 3
+
+
 def test_a_run_that_was_damaged_is_refused(tmp_path: Path) -> None:
     runs = StateRuns(str(tmp_path), [], SCHEMA)
     [entry] = runs.after(step_of([(1, 1, 5, NEVER, 1)], [], SCHEMA.empty_table()), 0)

@@ -13,10 +13,12 @@ from mainstem.operators import aggregate, distinct, table, top
 from mainstem.operators.tables.changing import is_changing, table_source
 from mainstem.operators.tables.weights import value_ranks
 from mainstem.spark.sources.topic_writer import put_retractions_first
+from tests.operators.naive_feed import Fact, feed
 from tests.operators.scripted_tables import changes, held, scripted_table
 
 CITIES = pa.schema([("id", pa.int32()), ("city", pa.string()), ("version", pa.int32())])
 PRICES = pa.schema([("store", pa.string()), ("price", pa.float64())])
+BILLS = pa.schema([("store", pa.string()), ("bill", pa.struct([("total", pa.int32())]))])
 
 
 def city(key, name, version=0):
@@ -63,6 +65,8 @@ def test_an_older_row_that_comes_later_changes_nothing_also_after_a_delete():
 
     found = changes(table(rows, key="id", order_by="version"))
 
+    # What is ignored is counted.
+    assert rows.run.counts == {"out_of_order": 3}
     # Of rows that are equally new, the last in the log counts.
     assert found == [[("+", city(1, "Bonn", 5))], [], [("-", city(1, "Bonn", 5))], [], [("+", city(1, "Kiel", 7))]]
     assert rows.run.state_rows == {"table-1": 1}
@@ -81,6 +85,55 @@ def test_a_delete_that_says_nothing_of_the_order_takes_away_what_is_there_when_i
     assert found == [[], [("+", city(1, "Jena", 5))], [("-", city(1, "Jena", 5))], []]
 
 
+def test_of_equally_new_rows_the_last_in_the_log_counts_in_whatever_order_they_come():
+    first, last = (Fact(partition, 0, _fact("Bonn" if partition else "Ulm", 5)) for partition in (0, 1))
+    again = Fact(1, 1, _fact("Jena", 5))
+    for batches in ([[first], [last]], [[last], [first]], [[first, last]]):
+        assert held(changes(table(feed(batches), key="id", order_by="version"))) == [_fact("Bonn", 5)]
+    gone = Fact(0, 1, _fact("Ulm", 5) | {"op": "DELETE"})
+    # A delete of the same order as well: it comes before what partition 1 says.
+    for batches in ([[last], [gone]], [[gone], [last]], [[gone, last]]):
+        assert held(changes(table(feed(batches), key="id", order_by="version"))) == [_fact("Bonn", 5)]
+    assert held(changes(table(feed([[again], [last], [first]]), key="id", order_by="version"))) == [_fact("Jena", 5)]
+
+
+def _fact(name, version):
+    return {"id": 1, "city": name, "note": 0, "version": version, "rank": 0, "op": "UPSERT"}
+
+
+def test_the_rows_of_a_changing_table_have_no_positions_a_delete_deletes_when_it_comes():
+    script = [[("+", city(1, "Bonn", 5))], [("~", city(1, "Ulm", 5))], [("-", city(1, None))]]
+    inner = table(scripted_table(CITIES, script), key="id")
+
+    # Deletes are numbered before all inserts: by position they would come before the row that they delete.
+    assert held(changes(table(inner, key="id", order_by="version"))) == []
+    assert len(changes(table(inner, key="id", order_by="version"))[2]) == 1
+
+
+def test_a_condition_marks_deletes_and_null_is_no_delete():
+    cases = [("Bonn", 1, "UPSERT"), ("Ulm", 2, None), ("Ulm", 3, "DELETE"), ("Jena", 2, "UPSERT"), ("Kiel", 4, None)]
+    facts = [Fact(0, place, _fact(name, version) | {"op": op}) for place, (name, version, op) in enumerate(cases)]
+
+    found = changes(
+        table(feed([[fact] for fact in facts], in_log=False), key="id", order_by="version", delete_when="op = 'DELETE'")
+    )
+
+    assert [[(sign, row["city"]) for sign, row in batch] for batch in found] == [
+        [("+", "Bonn")], [("-", "Bonn"), ("+", "Ulm")], [("-", "Ulm")], [], [("+", "Kiel")],
+    ]  # fmt: skip
+
+
+def test_an_order_may_be_an_expression_or_several_columns():
+    low, high = (_fact("Bonn", 1) | {"rank": 7}), (_fact("Ulm", 2) | {"rank": 1})
+    batches = [[Fact(0, 0, low)], [Fact(0, 1, high)]]
+
+    def newest(order_by):
+        return held(changes(table(feed(batches), key="id", order_by=order_by)))
+
+    assert newest("version") == newest(["version", "rank"]) == newest("version * 10 + rank") == [high]
+    assert newest(["rank", "version"]) == newest("rank * 10 + version") == newest("-version") == [low]
+
+
 def test_a_table_tells_what_it_is_and_what_it_was_made_of():
     rows = scripted_table(CITIES, [[("+", city(1, "Bonn"))]])
     found = table(rows, key="id", order_by="version")
@@ -88,7 +141,7 @@ def test_a_table_tells_what_it_is_and_what_it_was_made_of():
     assert not is_changing(rows.schema)
     assert is_changing(found.schema)
     source = table_source(found)
-    assert (source.rows, source.key, source.order_by) == (rows, ("id",), "version")
+    assert (source.rows, source.key, source.order) == (rows, ("id",), ("version",))
     assert table_source(distinct(found)) is None
 
 
@@ -307,6 +360,29 @@ def test_what_is_asked_wrongly_is_told_while_the_program_is_built():
         table(rows, key="store", order_by="prise")
     with pytest.raises(Invalid, match="no key"):
         table(rows, key=[])
+    with pytest.raises(Invalid, match="order_by of table is empty"):
+        table(rows, key="store", order_by=[])
+    with pytest.raises(Invalid, match='order_by of table uses the column "prise", which the rows lack') as missing:
+        table(rows, key="store", order_by="prise + 1")
+    assert 'Did you mean "price"' in missing.value.hint
+    with pytest.raises(Invalid, match='delete_when of table uses the column "op", which the rows lack'):
+        table(rows, key="store", delete_when="op = 'DELETE'")
+    with pytest.raises(Invalid, match="delete_when of table is not a condition") as number:
+        table(rows, key="store", delete_when="price + 1")
+    assert "It is double" in number.value.detail
+    for broken in ("price >", "price = ", "no_such_function(price)"):
+        with pytest.raises(Invalid, match="delete_when of table cannot be computed") as refused:
+            table(rows, key="store", delete_when=broken)
+        assert refused.value.detail
+        assert refused.value.hint
+    with pytest.raises(Invalid, match="order_by of table is 5"):
+        table(rows, key="store", order_by=5)
+    with pytest.raises(Invalid, match="delete_when of table is True"):
+        table(rows, key="store", delete_when=True)
+    with pytest.raises(Invalid, match="cannot have a direction"):
+        table(rows, key="store", order_by="price DESC")
+    with pytest.raises(Invalid, match='table cannot order rows by "bill"'):
+        table(scripted_table(BILLS, []), key="store", order_by="bill")
     with pytest.raises(Invalid, match='has the name of a key column: "store"'):
         aggregate(rows, by="store", aggregates="count(*) AS store")
     with pytest.raises(Invalid, match="no aggregates"):
@@ -324,8 +400,7 @@ def test_ranks_of_values_of_every_type():
 
 
 def test_an_aggregate_of_a_field_needs_no_name():
-    schema = pa.schema([("store", pa.string()), ("bill", pa.struct([("total", pa.int32())]))])
-    rows = scripted_table(schema, [[("+", {"store": "s", "bill": {"total": 3}})]])
+    rows = scripted_table(BILLS, [[("+", {"store": "s", "bill": {"total": 3}})]])
 
     found = aggregate(rows, by="store", aggregates="sum(bill.total)")
 

@@ -6,6 +6,7 @@ is not marked as `python` there. Pages with commands between the blocks are run 
 
 import doctest
 import importlib
+import inspect
 import re
 from pathlib import Path
 
@@ -44,13 +45,20 @@ def test_a_page_s_python_runs(page, tmp_path, monkeypatch):
         exec(compile("\n" * (line - 1) + block, str(page), "exec"), names)
 
 
+class Examples(doctest.DocTestFinder):
+    """Also those of functions behind a decorator."""
+
+    def _from_module(self, module: object, found: object) -> bool:
+        return super()._from_module(module, inspect.unwrap(found) if callable(found) else found)
+
+
 @pytest.mark.parametrize("name", with_examples())
 def test_a_docstring_s_examples_give_what_they_say(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     module = importlib.import_module(name)
     said: list[str] = []
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
-    for example in doctest.DocTestFinder(exclude_empty=True).find(module, name):
+    for example in Examples(exclude_empty=True).find(module, name):
         runner.run(example, out=said.append)
 
     assert runner.failures == 0, "".join(said)

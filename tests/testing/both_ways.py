@@ -44,6 +44,7 @@ from mainstem.operators import (
     top,
     tumbling,
     validity,
+    versions,
     windowed,
 )
 from mainstem.operators.stage.frame_columns import Shown, columns_of, select_columns
@@ -160,6 +161,11 @@ ONE: dict[str, Operator] = {
     "process": lambda rows: process(rows, by="level", using=Tally),
     "table": lambda rows: table(rows, key="level"),
     "ordered table": lambda rows: table(rows, key=["name", "level"], order_by="n"),
+    "table of a feed": lambda rows: table(
+        rows, key="name", order_by=["n", "coalesce(sent, at)"], delete_when="level > 2.0"
+    ),
+    "versions": lambda rows: versions(rows, key="name", order_by="n", delete_when="level > 2.0", track="level"),
+    "versions by time": lambda rows: versions(rows, key=["name", "level"], order_by=["coalesce(at, sent)", "n"]),
     "aggregate": lambda rows: aggregate(table(rows, key="level"), by="name", aggregates=LASTING),
     "aggregate of all": lambda rows: aggregate(table(rows, key=["level", "n"]), aggregates=COUNTED),
     "distinct": lambda rows: distinct(narrowed(table(rows, key=["level", "n"]), "level", "name")),
@@ -186,7 +192,7 @@ ONE: dict[str, Operator] = {
 # Those that every run of the tests compares: each operator at least once; tumbling and sliding windows are in two of them. Every
 # engine of windows has its panes compared in each run in test_windowed_naive.py.
 ONE_SHORT = [
-    "sessions again", "dedupe", "process", "aggregate", "top of distinct", "compare_with", "clock_corrected", "late_rows",
+    "sessions again", "dedupe", "process", "table of a feed", "versions", "aggregate", "top of distinct", "compare_with", "clock_corrected", "late_rows",
     "on_time_rows",
 ]  # fmt: skip
 

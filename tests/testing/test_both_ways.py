@@ -21,6 +21,7 @@ import pytest
 import mainstem.operators
 from mainstem.flows import program
 from mainstem.operators.stage import keyed_rows
+from mainstem.operators.tables import feed_rows
 from mainstem.testing import scripted_home as scripted_log
 from mainstem.testing import scripted_rows
 from tests.testing import both_ways
@@ -42,8 +43,8 @@ from tests.testing.both_ways import (
 SEED = 87
 # A script of few batches, in which every fault of `MUTANTS` shows.
 SHORT_SEED = 3
-# The modules, not the functions of the same name.
-table, late_rows = (import_module(f"mainstem.operators.{name}") for name in ("table", "late_rows"))
+# The module, not the function of the same name.
+late_rows = import_module("mainstem.operators.late_rows")
 
 
 def difference(name: str, mine: Told, theirs: Told) -> str:
@@ -114,7 +115,7 @@ def replace_column(rows: pa.Table, name: str, values: pa.Array) -> pa.Table:
 # Faults of one way alone, and the case in which each is seen.
 MUTANTS: dict[str, tuple[str, Any, str, Callable[[Any], Any]]] = {
     "a delete is taken for an insert": (
-        "top of distinct", table.TableRows, "arrow",
+        "top of distinct", feed_rows.FeedRows, "arrow",
         lambda right: lambda self, rows: replace_column(right(self, rows), "deleted", pa.repeat(False, rows.num_rows)),
     ),
     "0.0 and -0.0 are two keys": (

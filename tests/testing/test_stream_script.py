@@ -261,3 +261,13 @@ def test_a_stream_without_time_holds_nobody_back():
         return windowed(scores, tumbling("1 minute"), aggregates=["count(*) AS n"])
 
     assert len(streams.watermark("scores", at(5)).run(counted).rows) == 1
+
+
+def test_a_key_that_the_results_do_not_have_is_told():
+    with pytest.raises(Invalid) as refused:
+        TestResults([[("insert", {"team": "red", "total": 3})]]).latest("teem")
+    assert refused.value.parts() == [
+        'the results have no column "teem"',
+        "Detail: Their columns are: team, total.",
+        'Hint: Did you mean "team"?',
+    ]

@@ -44,6 +44,7 @@ def test_names_of_the_home_are_offered(place):
     assert words("queue", "acknowledge", "orders", "emails", "") == []
     assert words("flow", "describe", "") == ["revenue"]
     assert words("flow", "stop", "revenue", "") == ["revenue"]
+    assert words("run", "shop.py", "--flow", "") == ["revenue"]
     assert words("view", "get", "") == [view.name]
     assert words("view", "get", "per_store", "") == []
 
@@ -56,6 +57,8 @@ def test_commands_and_options_are_offered_with_what_they_are(place):
     assert words("topic", "read", "orders", "--format", "") == ["table", "json", "csv", "arrow"]
     assert words("run", "shop.py", "--take") == ["--take-over"]
     assert words("query", "") == []
+    assert words("completion", "") == ["bash", "zsh", "fish"]
+    assert words("completion", "bash", "") == []
 
 
 @pytest.mark.usefixtures("shop")

@@ -39,6 +39,7 @@ def test_without_a_home_the_machine_is_looked_at(cli, place, monkeypatch):
     said = cli("doctor", "--json")
     assert (said.status, said.json["home"]) == (0, None)
     assert [finding["subject"] for finding in said.json["findings"]] == SUBJECTS[:5]
+    assert {finding["state"] for finding in said.json["findings"]} == {"ok"}
 
 
 def test_a_home_that_is_named_and_not_there_is_an_error(cli, place):
@@ -77,7 +78,7 @@ def test_a_java_that_will_not_do_is_bad(tmp_path: Path, script: str, detail: str
 
     finding = found(environment={"JAVA_HOME": str(tmp_path), "PATH": os.environ["PATH"]})["java"]
 
-    assert finding.state == "ill"
+    assert finding.state == "bad"
     assert detail in finding.detail
     assert "17" in finding.advice
 
@@ -93,7 +94,7 @@ def test_it_says_whether_java_is_patched_and_why_not(monkeypatch):
         assert found()["patches"].detail.startswith("off: not tried on Hadoop 3.5.0, only on 3.4.0;")
     with monkeypatch.context() as patch:
         patch.setenv("MAINSTEM_JAVA_PATCHES", "no")
-        assert found()["patches"].state == "ill"
+        assert found()["patches"].state == "bad"
 
 
 @pytest.mark.starts_servers
@@ -105,13 +106,13 @@ def test_it_says_where_the_archive_of_classes_is_and_why_there_is_none(monkeypat
         return finding.state, finding.detail
 
     state, detail = told()
-    assert (state, detail.split(":")[0]) == ("well", "no archive yet")
+    assert (state, detail.split(":")[0]) == ("ok", "no archive yet")
     archive = Path(detail.split('"')[1])
     archive.parent.mkdir(parents=True)
     archive.write_bytes(bytes(3 << 20))
-    assert told() == ("well", f'3 MiB of archived classes, "{archive}"')
+    assert told() == ("ok", f'3 MiB of archived classes, "{archive}"')
     archive.write_bytes(b"")
-    assert told() == ("doubtful", f'no archive: Java did not make or take it, "{archive}"')
+    assert told() == ("look", f'no archive: Java did not make or take it, "{archive}"')
     monkeypatch.setenv("MAINSTEM_JAVA_PATCHES", "off")
     assert told()[1].startswith("no archive of Spark's classes: it is off")
 
@@ -121,23 +122,23 @@ def test_little_room_a_clock_apart_and_open_doors_are_doubtful(orders, place, mo
     (place / "shop").chmod(0o777)
     findings = found(place / "shop", clock=ManualClock())
 
-    doubtful = {subject: finding for subject, finding in findings.items() if finding.state == "doubtful"}
+    doubtful = {subject: finding for subject, finding in findings.items() if finding.state == "look"}
     assert sorted(doubtful) == ["clock", "disk", "permissions"]
     assert all(finding.advice for finding in doubtful.values())
 
 
 def test_a_home_that_cannot_be_written_to_is_bad(tmp_path: Path):
     (tmp_path / "home").write_text("a file where the home should be")
-    assert found(tmp_path / "home")["permissions"].state == "ill"
+    assert found(tmp_path / "home")["permissions"].state == "bad"
 
 
 def test_the_connector_of_a_home_on_kafka_must_be_of_sparks_version(cli, place, monkeypatch):
     (place / "shop").mkdir()
     (place / "shop" / "kafka.toml").write_text('brokers = ["127.0.0.1:9"]\npatience = "0 seconds"\n')
-    assert found(place / "shop")["connector"].state == "well"
+    assert found(place / "shop")["connector"].state == "ok"
     for jars, said in (([], "not in this environment"), (["/x/spark-sql-kafka-0-10_2.13-1.0.0.jar"], "-1.0.0.jar")):
         monkeypatch.setattr(kafka_connector, "connector_jars", lambda jars=jars: jars)
         finding = found(place / "shop")["connector"]
-        assert finding.state == "doubtful"
+        assert finding.state == "look"
         assert said in finding.detail
         assert "spark.jars.packages org.apache.spark:spark-sql-kafka-0-10_2.13:" in finding.advice

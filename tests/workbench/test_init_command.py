@@ -1,6 +1,7 @@
 """mainstem init: what it makes works, says what to change, and overwrites nothing."""
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -100,3 +101,29 @@ def test_it_overwrites_nothing(cli, place, name):
         "Hint: Name another directory: mainstem init shop",
     ]
     assert [(path.name, path.read_text()) for path in place.iterdir()] == [(name, "mine")]
+
+
+@pytest.mark.parametrize("left", [["data"], ["data", "shop.py"], ["shop.py", "test_shop.py"]], ids=" ".join)
+def test_what_an_interrupted_init_has_left_is_completed(cli, begun, place, left):
+    whole = {name: (place / name).read_text() for name in FILES}
+    for name in {*FILES} - {*left}:
+        (place / name).unlink()
+    if "data" not in left:
+        shutil.rmtree(place / "data")
+    if "shop.py" in left:
+        (place / "shop.py").write_text(whole["shop.py"][:100])
+
+    assert cli("init").status == 0
+    assert {name: (place / name).read_text() for name in FILES} == whole
+    with mainstem.open("data") as stem:
+        assert stem.topics() == ["orders"]
+    assert cli("init").error[0] == "mainstem.AlreadyExists: shop.py exists already"
+
+
+def test_a_home_in_use_is_not_completed(cli, begun, place):
+    with mainstem.open("data") as stem:
+        stem.topic("orders").append([{"order_id": "o-1", "placed_at": None}])
+    (place / "shop.py").unlink()
+
+    assert cli("init").error[0] == "mainstem.AlreadyExists: data exists already"
+    assert not (place / "shop.py").exists()

@@ -102,7 +102,9 @@ def shop(place, stem):
     did_batch(stem, run, 0, {"orders": {0: 3}})
     killed(stem, run)
     capture = Capture("shop", postgres("postgresql://reader@db/shop", tables=["orders"]))
-    StatusFile(stem.home, "shop").write(CaptureStatus.of(capture, "stopped", "0/1", 0, None, {}, "", paused=False))
+    StatusFile(stem.home, "shop").write(
+        CaptureStatus.of(capture, "stopped", "0/1", 0, None, {}, "", paused=False, now=0)
+    )
     (place / "rows.csv").write_text("order_id,store,placed_at\no-9,Rome,2026-01-01T09:00:00Z\n")
     return place
 

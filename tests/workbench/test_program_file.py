@@ -1,5 +1,6 @@
 """A program by the path of its file: what is loaded, and how its mistakes are told."""
 
+import os
 import pickle
 import subprocess
 import sys
@@ -7,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import mainstem
 from mainstem.errors import Invalid, MainstemError, NotFound, TopicNotFound
+from mainstem.spark.hidden_libraries import check_libraries
 from mainstem.workbench.cli.error_text import error_lines
 from mainstem.workbench.cli.program_file import load_program
 
@@ -47,6 +50,29 @@ def test_a_program_imports_what_lies_beside_it_and_may_be_called_as_a_module_of_
     assert "dumps" in vars(sys.modules["json"])
 
 
+@pytest.mark.parametrize("name", ["pandas.py", "pyspark.py", "numpy/__init__.py"])
+def test_a_file_beside_it_that_hides_a_library_is_named(place, name):
+    (place / "shop.py").write_text(EMPTY)
+    (place / name).parent.mkdir(exist_ok=True)
+    (place / name).write_text("")
+    library = name.removesuffix(".py").removesuffix("/__init__")
+
+    assert refused("shop.py") == [
+        f'mainstem.Invalid: "{place}/{name}" hides the library {library}',
+        (
+            "Detail: Python imports what lies beside the program instead of the library of the same name, which Mainstem or "
+            "Spark needs."
+        ),
+        "Hint: Rename it.",
+    ]
+
+
+def test_a_folder_of_data_and_the_library_itself_hide_nothing(place):
+    (place / "pandas").mkdir()
+    check_libraries(str(place))
+    check_libraries(str(Path(mainstem.__file__).parent.parent))
+
+
 def test_a_dataclass_in_a_program_knows_its_module(place):
     (place / "shop.py").write_text(
         "from __future__ import annotations\nfrom dataclasses import dataclass\n\n"
@@ -77,9 +103,10 @@ def test_a_file_that_is_not_there(place):
 
     assert refused("shops.py") == [
         'mainstem.NotFound: there is no program "shops.py"',
-        f"Detail: The current directory is {str(place)!r}.",
+        f"Detail: The current directory is {str(place)!r}. Python files there: shop.py.",
         'Hint: Did you mean "shop.py"?',
     ]
+    assert refused("xyz.py")[2] == "Hint: Give the path of a Python file with a function `flows`."
 
 
 def test_a_file_that_is_not_python_is_told_by_its_line(place):
@@ -99,6 +126,21 @@ def test_a_file_that_fails_is_told_by_its_line(place):
         "Detail: NameError: name 'limits' is not defined. It is line 3 of shop.py: LIMIT = limits['big'].",
     ]
     assert "mainstem_program_shop" not in sys.modules
+
+
+@pytest.mark.parametrize("line", ['up = F.udf(str.upper, "string")', 'large = F.col("amount") > 100'])
+def test_a_line_that_needs_spark_is_moved_into_flows(place, line):
+    (place / "shop.py").write_text(
+        f"from pyspark.sql import functions as F\n{line}\n\ndef flows(stem):\n    return []\n"
+    )
+    load = "from mainstem.workbench.cli.program_file import load_program; load_program('shop.py')"
+    # In a process without a session.
+    here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    said = subprocess.run([sys.executable, "-c", load], env=here, capture_output=True, text=True).stderr.splitlines()
+
+    assert said[-3] == 'mainstem.Invalid: "shop.py" failed while it was loaded'
+    assert said[-2].endswith(f"It is line 2 of shop.py: {line}.")
+    assert said[-1] == "Hint: Spark starts after the program is loaded. Move this line into the function `flows`."
 
 
 @pytest.mark.parametrize(

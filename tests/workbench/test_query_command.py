@@ -189,6 +189,15 @@ def test_a_column_that_is_a_reserved_word_is_quoted(cli, stem):
     assert hint("SELECT \"window\", 'order' FRM panes").startswith("Hint: Topics and views are tables")
 
 
+def test_text_in_double_quotes_and_a_question_mark_without_a_value_are_told(cli, sales):
+    assert cli("query", 'SELECT * FROM orders WHERE store = "Berlin"').error[2] == (
+        "Hint: Text is in single quotes: 'Berlin'. In double quotes it is the name of a column."
+    )
+    assert cli("query", "SELECT * FROM orders WHERE store = ?").error[2] == (
+        'Hint: Give a value for each ?: query(sql, ["Berlin"]), or on the command line --parameter Berlin.'
+    )
+
+
 def test_a_column_of_a_view_that_is_a_reserved_word_is_quoted(cli, stem):
     view = View(stem.home, "per_minute", key="window")
     rows, run = pa.table({"window": ["a"], "n": [3]}), FlowRun("per_minute", 1)

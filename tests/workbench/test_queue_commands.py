@@ -1,11 +1,14 @@
 """mainstem queue list, describe, take, acknowledge, release, reject, rewind, delete."""
 
+import sys
 from datetime import datetime, timedelta
 
 import pytest
 
 from mainstem.workbench.cli import command_arguments as topic_argument
+from mainstem.workbench.cli.main import run
 from tests.workbench.conftest import rows
+from tests.workbench.fake_terminal import Terminal
 
 
 @pytest.fixture
@@ -40,6 +43,25 @@ def test_take_prints_messages_with_receipts(cli, jobs):
     assert heading.split() == ["receipt", "delivery", "held", "until", "id", "kind"]
     assert (first.split()[0], first.split()[-2:]) == ("0-0-1", ["j-0", "a"])
     assert (second.split()[0], second.split()[-2:]) == ("0-1-1", ["j-1", "a"])
+
+
+def test_on_a_terminal_a_take_fits_and_all_columns_can_be_asked_for(stem, monkeypatch, capsys):
+    stem.create_topic("jobs", schema="id STRING, note STRING, n INT").append([{"id": "j-0", "note": "x" * 50, "n": 7}])
+    monkeypatch.setenv("COLUMNS", "40")
+    for arguments in ([], ["--all-columns"]):
+        out = Terminal()
+        monkeypatch.setattr(sys, "stdout", out)
+        assert run(["queue", "take", "jobs", f"work{len(arguments)}", *arguments]) == 0
+        heading, types, _, line = out.lines
+        if arguments:
+            assert heading.split() == ["receipt", "delivery", "held", "until", "id", "note", "n"]
+            assert line.split()[-2:] == ["x" * 50, "7"]
+        else:
+            assert (heading.split(), types.split()) == (["receipt", "delivery", "held", "until"], [])
+            assert max(map(len, out.lines)) <= 40
+            assert capsys.readouterr().err.splitlines()[-1] == (
+                "+3 columns: id, note, n; --all-columns or --json shows all"
+            )
 
 
 def test_take_prints_json_for_programs(take):
@@ -265,5 +287,5 @@ def test_columns_of_messages_that_do_not_fit_are_named(cli, orders, monkeypatch)
 
     assert (
         cli("queue", "take", "orders", "emails").err.splitlines()[-1]
-        == "+2 columns: amount, placed_at; --json shows all"
+        == "+2 columns: amount, placed_at; --all-columns or --json shows all"
     )

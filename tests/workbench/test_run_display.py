@@ -64,8 +64,8 @@ def test_each_batch_is_a_line_once(capsys):
             "watermark 2026-01-01 08:50:00Z"
         ),
         (
-            "2026-01-01 00:00:00Z  revenue: batch 4, 0 rows in, 0 out, 2 rejected, 1 late, 3 too late, 310 ms, 120 behind, "
-            "keeps 7"
+            "2026-01-01 00:00:00Z  revenue: batch 4, 0 rows in, 0 out, 2 rejected into revenue.rejected, 1 late, 3 too late, "
+            "310 ms, 120 behind, keeps 7"
         ),
         "2026-01-01 00:00:00Z  revenue: failed",
     ]
@@ -163,7 +163,10 @@ def test_at_the_end_every_flow_with_stages_says_what_it_waits_for(stem, monkeypa
 
 
 WAITING = HolderFacts("users", 0, datetime(2026, 1, 1, 8, tzinfo=UTC))
-WHERE_TO_LOOK = "mainstem flow describe revenue shows more, docs/guides/empty_view.md says what to do"
+WHERE_TO_LOOK = 'mainstem flow describe revenue shows more; the guide "My view is empty, or old" (docs/guides/empty_view.md) says what to do'
+REJECTED = (
+    "revenue: the rejected rows are in topic revenue.rejected, with the reasons: mainstem topic read revenue.rejected"
+)
 
 
 def test_below_the_table_stands_what_flows_wait_for():
@@ -179,17 +182,25 @@ def test_below_the_table_stands_what_flows_wait_for():
     assert waiting_lines([caught_up, status("failed")]) == []
 
 
+def test_a_flow_that_retries_says_why():
+    retried = replace(status("waiting to restart"), retried_after='the flow reads "/data/x.csv", which does not exist')
+    assert waiting_lines([retried]) == ['revenue retries: the flow reads "/data/x.csv", which does not exist']
+    assert batch_line(retried) == 'revenue: waiting to restart: the flow reads "/data/x.csv", which does not exist'
+
+
 def test_the_end_of_a_run_says_where_to_look_if_there_is_no_output(capsys):
-    show_status([replace(status("stopped"), waits_for=WAITING)])
+    counts = FlowCounts(rows_in=3)
+    show_status([replace(status("stopped"), waits_for=WAITING, counts=counts)])
     said = capsys.readouterr()
     assert said.out.splitlines()[-1] == "revenue waits for users, partition 0, at 2026-01-01 08:00:00Z"
     assert said.err == f"{WHERE_TO_LOOK}\n"
 
-    show_status([replace(status("stopped"), counts=FlowCounts(rows_in=3))])
-    assert capsys.readouterr().err == f"revenue wrote no rows in this run; {WHERE_TO_LOOK}\n"
+    # Said once for all flows.
+    show_status([replace(status("stopped"), counts=counts)] * 2)
+    assert capsys.readouterr().err == 2 * "revenue wrote no rows in this run\n" + f"{WHERE_TO_LOOK}\n"
 
     show_status([status("stopped"), replace(status("stopped"), counts=FlowCounts())])
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err == f"{REJECTED}\n"
 
 
 class Terminal(io.StringIO):
@@ -200,7 +211,7 @@ class Terminal(io.StringIO):
 def test_the_live_table_says_it_on_the_terminal(monkeypatch):
     out = Terminal()
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setattr("sys.stdout", out)
     display = run_display(ManualClock(), as_json=False)
     display.show([replace(status(), waits_for=WAITING)])

@@ -195,3 +195,12 @@ def test_many_columns_are_not_all_named(terminal, capsys):
 
     err = capsys.readouterr().err
     assert err == "+34 columns: c06, c07, c08, c09, c10, c11, c12, c13, c14, c15, c16, c17, …; --json shows all\n"
+
+
+def test_where_a_command_has_all_columns_a_list_shows_them(terminal, capsys):
+    columns, rows = [Column(f"column{n}", firm=True) for n in range(6)], [[str(n) * 10 for n in range(6)]]
+    out = terminal()
+    show_table(columns, rows, all_columns=True)
+    assert out.lines[0].split() == [column.title for column in columns]
+    show_table(columns, rows, all_columns=False)
+    assert capsys.readouterr().err == ("+3 columns: column3, column4, column5; --all-columns or --json shows all\n")

@@ -1,5 +1,6 @@
 """mainstem view list, describe, read, get, versions, drop: on views that flows wrote."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,24 @@ def test_a_home_without_views(cli, orders):
     assert first == 'mainstem.ViewNotFound: view "revenue" does not exist'
     assert "run the program" in hint
     assert not Path("shop/views").exists()
+
+
+def test_a_topic_and_a_view_are_not_taken_for_each_other(cli, orders, revenue):
+    assert cli("topic", "read", "revenue").error == [
+        'mainstem.TopicNotFound: topic "revenue" does not exist',
+        'Detail: The log in "shop" has 1 topic: orders.',
+        'Hint: "revenue" is a view: use stem.view("revenue"), or mainstem view read revenue.',
+    ]
+    assert cli("view", "get", "orders", "o-1").error == [
+        'mainstem.ViewNotFound: view "orders" does not exist',
+        f'Detail: The home "{os.path.abspath("shop")}" has these views: revenue.',
+        'Hint: "orders" is a topic: mainstem topic read orders',
+    ]
+    assert cli("topic", "create", "revenue", "--schema", "n INT").error == [
+        'mainstem.AlreadyExists: "revenue" is the name of a view',
+        "Detail: In SQL a topic hides the view of the same name.",
+        "Hint: Give the topic another name.",
+    ]
 
 
 def test_describe_shows_columns_and_how_far_it_is(cli, revenue):
@@ -282,7 +301,19 @@ def test_a_window_that_no_row_has(cli):
         'mainstem.Invalid: column "window" is STRUCT<start: TIMESTAMP, end: TIMESTAMP>, got the text "noon"'
     )
     assert hint == 'Hint: Write its start, as in 12:20 or "2026-11-17 12:20".'
-    assert cli("view", "get", "per_minute", "25:99", "Berlin").error[0].startswith("mainstem.Invalid: column")
+    for key in (["25:99", "Berlin"], ["Berlin", "25:99"]):
+        assert cli("view", "get", "per_minute", *key).error == [
+            'mainstem.Invalid: "25:99" is not a time',
+            (
+                "Detail: A window is written by its start, with its end if windows overlap. Hours are 0 to 23, minutes 00 to "
+                "59."
+            ),
+            'Hint: For example: 12:20, 12:20-12:21 or "2026-11-17 12:20".',
+        ]
+    assert cli("view", "get", "per_minute", "Berlin", "12:20-").error[0] == 'mainstem.Invalid: "12:20-" is not a time'
+    assert cli("view", "get", "per_minute", '{"start": "2026-11-17T12:20:00Z"}', "Rome").error[2] == (
+        'Hint: A window in JSON has its start and its end. Write its start, as in 12:20 or "2026-11-17 12:20".'
+    )
 
 
 # Versions

@@ -37,6 +37,8 @@ REJECTED = "topic STRING, key STRING, payload STRING, headers STRING, id STRING,
 # A source may send a transaction over this long; its process's end aborts it at once.
 TIMEOUT = "1 hour"
 KEPT = "30 days"
+# Transactions that are streamed and perhaps not visible yet: while a commit waits for a standby, so do nearly all others.
+RECENT = 200_000
 
 
 def topic_settings(capture: Capture, captured: CapturedTable, table: SourceTable) -> TopicSettings:
@@ -145,8 +147,10 @@ class CaptureLog:
             rows *= 8
 
     def recent_transactions(self) -> list[int]:
-        """The ids of transactions that were appended."""
-        found = self.transactions.to_arrow(columns=["transaction"]).column("transaction")
+        """The ids of the last transactions that were appended."""
+        backend = self.transactions.backend
+        start = max(backend.earliest(0), backend.latest(0) - RECENT)
+        found = self.transactions.to_arrow(start={0: start}, columns=["transaction"]).column("transaction")
         return [one for one in found.to_pylist() if one is not None]
 
     # Topics of tables

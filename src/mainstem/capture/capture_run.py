@@ -25,7 +25,7 @@ from mainstem.capture.capture_status import CaptureStatus, StatusFile
 from mainstem.capture.outbox_relay import OutboxRelay
 from mainstem.capture.row_store import RowStore, decoded, key_text
 from mainstem.capture.snapshot_rate import SnapshotRate
-from mainstem.capture.snapshots import Snapshots
+from mainstem.capture.snapshots import Snapshots, aligned
 from mainstem.capture.source import (
     Changes,
     Committed,
@@ -65,6 +65,7 @@ class CaptureRun:
         tell: Callable[[CaptureStatus], None] = lambda status: None,
     ) -> None:  # fmt: skip
         self._home = home
+        self._clock = log.clock
         self._capture = capture
         self._stopped = stopped
         self._tell = tell
@@ -73,7 +74,9 @@ class CaptureRun:
         self._files = StatusFile(home, capture.name)
         self._tables = {one.name: one for one in capture.source.tables}
         self._described: dict[str, SourceTable] = {}
+        # Keys and changes of each table in the open transaction of the log, and the tables that it truncated before them.
         self._pending: dict[str, list[tuple[pa.RecordBatch, pa.Array]]] = {}
+        self._emptied: set[str] = set()
         self._noted_at = self._told_at = 0.0
         self._changes = 0
         self._rate = SnapshotRate()
@@ -118,13 +121,14 @@ class CaptureRun:
     def _forget(self) -> None:
         self._log.abort()
         self._store.rollback()
-        self._pending = {}
+        self._pending, self._emptied = {}, set()
 
     def _connected(self, until: str) -> bool:
         """Stream over one connection; True if the run is to end."""
         connection = self._capture.source.open(self._capture.name, self._home)
         try:
             snapshots = self._begin(connection)
+            self._take_requests(snapshots)
             target = connection.now() if until == "idle" else None
             while not self._stopped():
                 busy = not self._log.is_open and snapshots.step()
@@ -168,11 +172,17 @@ class CaptureRun:
         position = begins if known is None or lost else known
         self._log.note("source", dict(connection.identity))
         snapshots = Snapshots(self._log, connection, self._tables, paused=bool(self._log.state.get("paused")))
+        for name in list(self._log.state):
+            kind, _, table_name = name.partition(":")
+            if kind in ("table", "snapshot") and table_name not in self._tables:
+                # Not captured any more; if it is captured again, it is read again.
+                self._log.note(name, None)
         for table in described:
             if table.name in self._tables:
                 self._begin_table(table, snapshots, lost=lost)
         self._started = True
         self._commit(position if position != known else None, ())
+        snapshots.note_committed(())
         connection.start(position)
         return snapshots
 
@@ -187,10 +197,12 @@ class CaptureRun:
         elif self._capture.snapshot == "again" and not self._started and snapshots.progress(table.name) is None:
             reason = "again"
         changed = self._changed_reason(table, before)
+        if before is not None and before["settings"] != self._settings(table.name):
+            changed = "its settings changed"
         topic = self._log.make_topic(captured, table)
         self._store.catch_up(table.name, topic)
         self._described[table.name] = table
-        self._log.note(f"table:{table.name}", _described(table))
+        self._log.note(f"table:{table.name}", self._describe(table))
         if reason or changed:
             snapshots.request(table.name, reason or changed)
 
@@ -216,6 +228,25 @@ class CaptureRun:
                 reason = f'the type of column "{column.name}" changed'
         return reason
 
+    def _describe(self, table: SourceTable) -> dict[str, Any]:
+        """A table as the state has it."""
+        return {
+            "columns": [[column.name, column.number, column.shown_type] for column in table.columns],
+            "key": list(table.key),
+            "storage": table.storage,
+            "settings": self._settings(table.name),
+        }
+
+    def _settings(self, table: str) -> dict[str, Any]:
+        """What decides which of a table's rows and values are in its topic."""
+        captured = self._tables[table]
+        shown = captured.to_json()
+        return {
+            "topic": captured.topic(self._capture.name),
+            **{name: shown[name] for name in ("where", "before")},
+            **{name: list(shown[name] or ()) for name in ("columns", "masked")},
+        }
+
     # Events
 
     def _handle(self, event: Event, connection: SourceConnection, snapshots: Snapshots) -> None:
@@ -231,6 +262,7 @@ class CaptureRun:
                 self._table_changed(event.table, snapshots)
             case Committed():
                 self._commit(event.position, event.transactions)
+                snapshots.note_committed(event.transactions)
                 connection.confirm(event.position)
             case Reached():
                 # What is not captured, and positions alone, are noted now and then: each is a transaction of the log.
@@ -244,7 +276,7 @@ class CaptureRun:
         reach("capture_after_commit")
         self._store.commit(self._log.topic(table) for table in self._tables)
         self._changes += sum(sum(one.changes.values()) for one in transactions)
-        self._pending = {}
+        self._pending, self._emptied = {}, set()
         if position is not None:
             self._noted_at = time.monotonic()
 
@@ -318,27 +350,26 @@ class CaptureRun:
         topic = self._log.topic(event.table)
         snapshots.note_truncated(event.table, event.origin["transaction"])
         key = list(topic.settings.key)
-        known = topic.to_arrow(columns=key)
-        record = known.column("record").combine_chunks()
-        parts = [
-            pa.table([*(known.column(name) for name in key), pc.struct_field(record, "change")], names=[*key, "change"])
-        ]
-        for keys, change in self._pending.get(event.table, []):
-            parts.append(pa.table([*keys.columns, change], names=[*key, "change"]))
-        live = _live(pa.concat_tables(parts), key)
+        stored = topic.settings.stored_schema
+        parts = [_keys_and_changes(self._pending.get(event.table, []), stored, key)]
+        if event.table not in self._emptied:
+            known = topic.to_arrow(columns=key)
+            change = pc.struct_field(known.column("record"), "change")
+            parts.insert(0, pa.table([*(known.column(name) for name in key), change], names=[*key, "change"]))
+        # Of another truncate in this transaction of the log, these are not read again.
+        self._emptied.add(event.table)
+        self._pending[event.table] = []
+        live = _live(pa.concat_tables([part.cast(parts[-1].schema) for part in parts]), key)
         count = len(live)
-        origin = pa.array([dict(event.origin)] * count, topic.settings.stored_schema.field("origin").type)
+        origin = pa.array([dict(event.origin)] * count, stored.field("origin").type)
         columns = {name: live.column(name).combine_chunks() for name in key}
-        deletion = pa.repeat(pa.scalar("delete"), count)
         self._store.clear(event.table)
-        self._log.append(topic, {**columns, "origin": origin}, deletion, None)
-        keys = pa.RecordBatch.from_arrays([columns[name] for name in key], names=key)
-        self._pending.setdefault(event.table, []).append((keys, deletion))
+        self._log.append(topic, {**columns, "origin": origin}, pa.repeat(pa.scalar("delete"), count), None)
 
     def _table_changed(self, table: SourceTable, snapshots: Snapshots) -> None:
-        if table.name not in self._tables or _described(table) == self._log.state.get(f"table:{table.name}"):
+        before = self._log.get(f"table:{table.name}")
+        if table.name not in self._tables or self._describe(table) == before:
             return
-        before = self._log.state.get(f"table:{table.name}")
         if before is not None and list(table.key) != before["key"]:
             raise Invalid(
                 f'the key of table "{table.name}" changed',
@@ -348,7 +379,7 @@ class CaptureRun:
         reason = self._changed_reason(table, before)
         self._log.make_topic(self._tables[table.name], table)
         self._described[table.name] = table
-        self._log.note(f"table:{table.name}", _described(table))
+        self._log.note(f"table:{table.name}", self._describe(table))
         if reason:
             snapshots.request(table.name, reason)
 
@@ -381,6 +412,7 @@ class CaptureRun:
                     self._log.note("paused", snapshots.paused or None)
         if requests:
             self._commit(None, ())
+            snapshots.note_committed(())
 
     def _report(self, connection: SourceConnection | None, snapshots: Snapshots | None, state: str) -> None:
         now = time.monotonic()
@@ -397,21 +429,19 @@ class CaptureRun:
             self._rate.estimate(progress, now)
         status = CaptureStatus.of(
             self._capture, state, self._log.position, self._changes, health, progress, self._error,
-            paused=bool(snapshots and snapshots.paused),
+            paused=bool(snapshots and snapshots.paused), now=self._clock.now(),
         )  # fmt: skip
         self._files.write(status)
         self._tell(status)
 
 
-def _described(table: SourceTable) -> dict[str, Any]:
-    return {
-        "columns": [[column.name, column.number, column.shown_type] for column in table.columns],
-        "key": list(table.key),
-        "storage": table.storage,
-    }
+def _keys_and_changes(pending: list[tuple[pa.RecordBatch, pa.Array]], schema: pa.Schema, key: list[str]) -> pa.Table:
+    empty = pa.schema([*(schema.field(name) for name in key), ("change", pa.string())]).empty_table()
+    tables = [pa.table([*keys.columns, change], names=[*key, "change"]) for keys, change in pending]
+    return pa.concat_tables([empty, *(table.cast(empty.schema) for table in tables)])
 
 
 def _live(rows: pa.Table, key: list[str]) -> pa.Table:
     """The keys whose last row is no deletion."""
-    last = rows.group_by(key, use_threads=False).aggregate([("change", "last")])
+    last = aligned(rows).group_by(key, use_threads=False).aggregate([("change", "last")])
     return last.filter(pc.not_equal(last.column("change_last"), "delete")).select(key)

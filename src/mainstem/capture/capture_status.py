@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +27,6 @@ __all__ = ["SECRET", "CaptureStatus", "StatusFile", "all_statuses", "capture_nam
 SECRET = "mask_secret"
 # An alarm when more than this share of what the server may keep is held.
 ALARM_SHARE = 0.5
-
-
-def _now() -> datetime:
-    return as_datetime(SystemClock().now())
 
 
 @dataclass(frozen=True)
@@ -58,13 +53,13 @@ class CaptureStatus:
     @classmethod
     def of(
         cls, capture: Capture, state: str, position: str | None, changes: int, health: Health | None,
-        snapshot: Mapping[str, Any], error: str, *, paused: bool,
+        snapshot: Mapping[str, Any], error: str, *, paused: bool, now: int,
     ) -> CaptureStatus:  # fmt: skip
         """The status now."""
         held, left = (None, None) if health is None else (health.held_bytes, health.left_bytes)
         alarm = held is not None and left is not None and held > ALARM_SHARE * (held + max(left, 0))
         return cls(
-            capture.name, capture.source.shown, capture.topics, state, _now().isoformat(timespec="seconds"),
+            capture.name, capture.source.shown, capture.topics, state, as_datetime(now).isoformat(timespec="seconds"),
             this_process(), position, changes, held, left, alarm, paused, snapshot, error,
         )  # fmt: skip
 
@@ -110,7 +105,7 @@ class StatusFile:
     def request(self, kind: str, **fields: Any) -> None:
         """Leave a request for the run."""
         self._requests.mkdir(mode=0o700, parents=True, exist_ok=True)
-        number = f"{_now().timestamp():020.6f}-{uuid.uuid4().hex[:8]}"
+        number = f"{SystemClock().now():020}-{uuid.uuid4().hex[:8]}"
         beside = self._requests / f"{number}.new"
         beside.write_text(json.dumps({"kind": kind, **fields}))
         os.replace(beside, self._requests / f"{number}.json")

@@ -47,12 +47,12 @@ class RowStore:
 
     def _open(self) -> sqlite3.Connection:
         try:
-            return self._made(sqlite3.connect(self._path, isolation_level=None))
+            return self._made(sqlite3.connect(self._path, isolation_level=None, check_same_thread=False))
         except sqlite3.DatabaseError:
             # Damaged, or of another version: it is made again.
             for suffix in ("", "-wal", "-shm", "-journal"):
                 Path(f"{self._path}{suffix}").unlink(missing_ok=True)
-            return self._made(sqlite3.connect(self._path, isolation_level=None))
+            return self._made(sqlite3.connect(self._path, isolation_level=None, check_same_thread=False))
 
     def _made(self, database: sqlite3.Connection) -> sqlite3.Connection:
         os.chmod(self._path, 0o600)

@@ -27,10 +27,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mainstem.capture.capture_log import CaptureLog
-from mainstem.capture.source import Changes, Chunk, SourceConnection, origin_array
+from mainstem.capture.source import Changes, Chunk, SourceConnection, SourceTransaction, origin_array
+from mainstem.crash_points import reach
 from mainstem.errors import Unavailable, summary_of
 
-__all__ = ["Snapshots", "live_keys"]
+__all__ = ["Snapshots", "aligned", "live_keys"]
 
 CHUNK_ROWS = 20_000
 
@@ -49,8 +50,9 @@ class Snapshots:
         # For each table that is read: the last transaction that changed a key, and the last that truncated it.
         self._touched: dict[str, dict[Key, int]] = {}
         self._truncated: dict[str, int] = {}
-        # Streamed by earlier runs, and perhaps not visible yet.
-        self._before: list[int] | None = None
+        # Streamed before their keys were noted here, and perhaps not visible yet.
+        self._before = log.recent_transactions() if self.pending else []
+        self._requested = False
 
     @property
     def pending(self) -> list[str]:
@@ -70,6 +72,8 @@ class Snapshots:
         self._log.note(
             f"snapshot:{table}", {"after": None, "rows": 0, "first": first, "where": where, "reason": reason}
         )
+        self._before += self._log.recent_transactions()
+        self._requested = True
         if first is None:
             # Flows wait for its end; see `first_reads`.
             self._log.note(f"read:{topic.name}", dict.fromkeys(ends))
@@ -112,6 +116,7 @@ class Snapshots:
             assert progress is not None
             after = None if progress["after"] is None else tuple(progress["after"])
             self._chunk = table, self._connection.read_chunk(table, after, CHUNK_ROWS, progress["where"])
+            reach("capture_chunk_read")
         table, chunk = self._chunk
         if not self._connection.has_reached(chunk.position):
             return False
@@ -120,13 +125,17 @@ class Snapshots:
         return True
 
     def _waits_for_earlier(self) -> bool:
-        """Whether a transaction that an earlier run streamed is not visible yet: its rows would look older than they
-        are."""
-        if self._before is None:
-            self._before = self._connection.unseen(self._log.recent_transactions())
-        elif self._before:
+        """Whether a transaction that was streamed before the snapshot began is not visible yet: a chunk would have its
+        rows as they were before it."""
+        if self._before:
             self._before = self._connection.unseen(self._before)
         return bool(self._before)
+
+    def note_committed(self, transactions: Sequence[SourceTransaction]) -> None:
+        """Transactions of which some rows were read before the last request."""
+        if self._requested:
+            self._before += [one.id for one in transactions]
+        self._requested = False
 
     def _append(self, table: str, chunk: Chunk) -> None:
         topic = self._log.topic(table)
@@ -200,23 +209,30 @@ def _rows(columns: Sequence[pa.Array]) -> list[Key]:
 def live_keys(records: pa.Table, key: Sequence[str], before: Mapping[int, int] | None = None) -> pa.Table:
     """The keys whose last record, by offset, is no deletion; only those whose last record is `before` an offset of its
     partition."""
-    record = records.column("record").combine_chunks()
-    record = record if isinstance(record, pa.StructArray) else pa.concat_arrays(record.chunks)
-    table = pa.table(
-        [
-            *(records.column(name) for name in key),
-            record.field("change"),
-            record.field("partition"),
-            record.field("offset"),
-        ],
-        names=[*(f"k{number}" for number in range(len(key))), "change", "partition", "offset"],
-    )
+    record = records.column("record")
+    fields = [pc.struct_field(record, name) for name in ("change", "partition", "offset")]
     names = [f"k{number}" for number in range(len(key))]
-    last = table.group_by(names, use_threads=False).aggregate(
-        [("change", "last"), ("partition", "last"), ("offset", "last")]
+    table = pa.table(
+        [*(records.column(name) for name in key), *fields], names=[*names, "change", "partition", "offset"]
+    )
+    last = (
+        aligned(table)
+        .group_by(names, use_threads=False)
+        .aggregate([("change", "last"), ("partition", "last"), ("offset", "last")])
     )
     wanted = pc.not_equal(last.column("change_last"), "delete")
     if before is not None:
         limits = pa.array([before.get(one, 0) for one in last.column("partition_last").to_pylist()], pa.int64())
         wanted = pc.and_(wanted, pc.less(last.column("offset_last"), limits))
     return last.filter(wanted).select(names).rename_columns(list(key))
+
+
+def aligned(table: pa.Table) -> pa.Table:
+    """The same rows in buffers of Arrow's own: what was mapped from a file may lie anywhere, which Arrow's groups dislike."""
+    return pa.table(
+        [
+            pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+            for column in table.columns
+        ],
+        names=table.column_names,
+    )

@@ -44,7 +44,7 @@ __all__ = [
 
 
 # The state of these does not depend on a watermark.
-TIMELESS = frozenset({"aggregate", "distinct", "table", "top"})
+TIMELESS = frozenset({"aggregate", "distinct", "table", "top", "versions"})
 # Of longer texts only the part that differs is shown.
 SHOWN_MAX = 100
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from mainstem.arguments import INTEGER_MAX, show_value, type_name
+from mainstem.arguments import INTEGER_MAX, checked_calls, show_value, type_name
 from mainstem.durations import Duration, duration_us
 from mainstem.errors import Invalid, did_you_mean
 from mainstem.log.record import ORIGIN
@@ -21,6 +21,7 @@ __all__ = ["Flow"]
 MODES = ("batches", "real-time")
 
 
+@checked_calls
 @dataclass(frozen=True)
 class Flow:
     """Streaming rows and the sink that they are written into. It is named after the sink unless `name` is given.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from mainstem.arguments import checked_calls
 from mainstem.batch import FlowRun
 from mainstem.clock import Clock
 from mainstem.durations import Duration, duration_us
@@ -18,8 +20,9 @@ if TYPE_CHECKING:
 
     from mainstem.flows.program import PlannedFlow
 
-__all__ = ["FlowHandle", "FlowProgress"]
+__all__ = ["FlowHandle", "FlowProgress", "spark_has_ended"]
 
+_ENDED = re.compile(r"on a stopped SparkContext|SparkContext was shut down|SparkContext has been shutdown")
 State = Literal["starting", "catching up", "running", "waiting to restart", "stopped", "failed"]
 
 
@@ -44,6 +47,21 @@ class FlowProgress:
     phases: dict[str, int] = field(default_factory=dict)
 
 
+def spark_has_ended(error: BaseException) -> bool:
+    """Whether an error of a call to Spark says that its Java process has ended, or is ending."""
+    from py4j.protocol import Py4JError, Py4JNetworkError
+
+    # A call that Java did not answer raises the class itself.
+    if isinstance(error, Py4JNetworkError | ConnectionError) or type(error) is Py4JError:
+        return True
+    try:
+        return _ENDED.search(str(error)) is not None
+    except (Py4JError, OSError):
+        # Java itself is asked for the text of its errors.
+        return True
+
+
+@checked_calls
 class FlowHandle:
     """One flow of a running program. Thread-safe."""
 
@@ -57,6 +75,8 @@ class FlowHandle:
         self.pace = BatchPace(planned.flow.every_us)
         self.state: State = "starting"
         self.error: FlowFailed | None = None
+        # Why it waits to restart.
+        self.retried_after: Unavailable | None = None
         # The error that a batch raised, before Spark converts it to text.
         self.raised: BaseException | None = None
         self.progress = FlowProgress()
@@ -89,8 +109,13 @@ class FlowHandle:
         self.stopping.set()
         query = self.query
         with self.pace.hurry():
-            if query is not None and query.isActive:
-                query.stop()
+            try:
+                if query is not None and query.isActive:
+                    query.stop()
+            except Exception as error:
+                # A signal to the whole group of processes ends Java too: the next run repeats the unfinished batch.
+                if not spark_has_ended(error):
+                    raise
             with self._changed:
                 self._changed.wait_for(lambda: self.state in ("stopped", "failed"), timeout=60)
 

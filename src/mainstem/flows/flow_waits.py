@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = ["EMPTY_VIEW_PAGE", "HolderFacts", "offsets_by_topic", "waits_for", "watermark_holders", "way_to_learn_more"]
 
-# The page on views that are empty or old.
-EMPTY_VIEW_PAGE = "docs/guides/empty_view.md"
+# The page on views that are empty or old: by its title too, since an installed package has no docs.
+EMPTY_VIEW_PAGE = 'the guide "My view is empty, or old" (docs/guides/empty_view.md)'
 
 
 def way_to_learn_more(flow: str) -> str:
     """Where a user finds out why a flow has no output."""
-    return f"mainstem flow describe {flow} shows more, {EMPTY_VIEW_PAGE} says what to do"
+    return f"mainstem flow describe {flow} shows more; {EMPTY_VIEW_PAGE} says what to do"
 
 
 @dataclass(frozen=True)

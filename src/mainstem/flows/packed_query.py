@@ -84,7 +84,7 @@ def _can_order(stage: Stage, place: int, reads: Sequence[PlainRead]) -> bool:
     if not _share_positions(reads):
         return len(reads) == 1
     if preparation.same_position == "tie":
-        return can_tie(preparation.schema)
+        return can_tie(_tied(preparation))
     return bool(preparation.same_position == "any order")
 
 
@@ -100,6 +100,12 @@ def _preparation(stage: Stage, place: int) -> Any:
     return getattr(stage.spec.preparations[place].arrow, "__self__", None)
 
 
+def _tied(preparation: Any) -> pa.Schema:
+    """The columns of which a preparation's `tie` is a hash: all, if it does not say which."""
+    found: pa.Schema = getattr(preparation, "tied", preparation.schema)
+    return found
+
+
 def _pack(stage: Stage, place: int, read: PlainRead, buckets: int, sent: str) -> DataFrame:
     taken, steps = stage.spec.packed, read.steps
     assert taken is not None
@@ -107,7 +113,7 @@ def _pack(stage: Stage, place: int, read: PlainRead, buckets: int, sent: str) ->
     tied = preparation.same_position == "tie" and _share_positions(plain_reads(stage.inputs[place]))
     packing = Packing(
         read.schema, steps.columns, steps.condition, preparation, taken, buckets, stage.number, sent, steps.look_ups,
-        preparation.schema if tied else None,
+        _tied(preparation) if tied else None,
     )  # fmt: skip
     return _read_packed(stage.inputs[place], read.request, packing, PACKED)
 

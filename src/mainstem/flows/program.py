@@ -27,6 +27,7 @@ from mainstem.errors import (
     Invalid,
     MainstemError,
     SchemaMismatch,
+    Unavailable,
     did_you_mean,
 )
 from mainstem.flows.flow import Flow
@@ -82,9 +83,22 @@ _COLUMN = re.compile(
 )
 
 
+_ATTRIBUTE = re.compile(r"Attribute `(\w+)` is not supported")
+# Methods of pandas, and what they are in Spark.
+_OF_PANDAS = {
+    "assign": 'rows.withColumn("total", F.col("amount") * 2)',
+    "astype": 'rows.withColumn("amount", F.col("amount").cast("double"))',
+    "groupby": 'rows.groupBy("store")',
+    "merge": 'rows.join(others, "store")',
+    "query": 'rows.where("amount > 100")',
+    "rename": 'rows.withColumnRenamed("old", "new")',
+}
+_NO_PATH = re.compile(r"\[PATH_NOT_FOUND\] Path does not exist: (?P<path>.+?)\.(?: SQLSTATE|$)", re.MULTILINE)
+
+
 @contextmanager
 def spark_errors(subject: str) -> Iterator[None]:
-    """Raises Spark's errors while a plan is built as `Invalid`."""
+    """Raises Spark's errors while a plan is built as ours: `Invalid`, or `Unavailable` for a path that does not exist."""
     try:
         yield
     except MainstemError:
@@ -95,9 +109,16 @@ def spark_errors(subject: str) -> Iterator[None]:
         raise translate_error(error, subject) from error
 
 
-def translate_error(error: Exception, subject: str) -> Invalid:
+def translate_error(error: Exception, subject: str) -> MainstemError:
     """An error of Spark as one of ours, without its stack trace."""
     text = str(error)
+    if found := _NO_PATH.search(text):
+        # While a flow runs, a file may be away for as long as it is written again: the flow is built again later.
+        return Unavailable(
+            f'{subject} reads "{found["path"].removeprefix("file:")}", which does not exist',
+            detail="It may have been removed, or is being written again.",
+            hint="Write the file, or correct the path. A flow that already runs retries until it is there.",
+        )
     if found := _COLUMN.search(text):
         known = [name.strip(" `") for name in (found["known"] or "").split(",") if name.strip()]
         return SchemaMismatch(
@@ -111,6 +132,22 @@ def translate_error(error: Exception, subject: str) -> Invalid:
             f"{subject} uses a TIME, which this Spark session does not support",
             detail="Mainstem enables Spark's TIME type unless the session's settings disable it.",
             hint=TIME_HINT,
+        )
+    if "Queries with streaming sources must be executed with writeStream.start()" in text:
+        return Invalid(
+            f"{subject} asks a stream for its rows",
+            detail="A stream has no end, so count(), collect(), show() and the like have no result.",
+            hint='For a number that is kept current: rows.groupBy("...").count() into a view. To see rows now, use .read() '
+            "instead of .stream(), or mainstem topic read.",
+        )
+    if found := _ATTRIBUTE.search(text):
+        instead = _OF_PANDAS.get(found[1])
+        return Invalid(
+            f'{subject} uses "{found[1]}", which a DataFrame of Spark does not have',
+            detail="It is neither a method nor a column.",
+            hint=f"As in Spark: {instead}."
+            if instead
+            else "Name a method of Spark's DataFrame, or a column that the rows have.",
         )
     first = text.splitlines()[0] if text else type(error).__name__
     first = re.sub(r"^\[[A-Z_.]+\] ", "", first)
@@ -187,6 +224,8 @@ class PlannedFlow:
     stages: tuple[Stage, ...] = ()
     # Whether the reader of its topic can compute its rows, and the sink takes them as columns; see `columnar_rows`.
     columnar: bool = False
+    # Whether a topic has the name of its view.
+    hidden: bool = False
 
     @property
     def name(self) -> str:
@@ -235,7 +274,11 @@ class PlannedFlow:
             "ends only if it filters them out"
             for _ in range(self.flow.into.kind == "topic" and self.flow.into.name in self.topics)
         ]
-        return [*unbounded, *waiting, *self._replaced_windows(), *circle]
+        hidden = [
+            f'SQL queries do not see view "{self.flow.into.name}": a topic has the same name; give the view another one'
+            for _ in range(self.hidden)
+        ]
+        return [*unbounded, *waiting, *self._replaced_windows(), *circle, *hidden]
 
     def _replaced_windows(self) -> list[str]:
         """A view of windows whose key has no window keeps one window for each key."""
@@ -329,6 +372,7 @@ class Program:
                 hint='Use .stream() instead of .read(): stem.topic("...").stream().',
             )
         schema = arrow_schema(flow.rows.schema)
+        _check_columns_once(schema.names, flow.name)
         if not has_times(flow.rows.sparkSession):
             check_no_times(schema, f'flow "{flow.name}"')
         if isinstance(flow.into, View) and flow.into.name == self._rebuilt:
@@ -372,6 +416,7 @@ class Program:
             plan,
             stages,
             columnar=not stages and takes_columns(flow) and can_read_plainly(flow.rows),
+            hidden=flow.into.kind == "view" and flow.into.name in self._stem.log.topic_names(),
         )
 
     def _check_changes(self, rows: DataFrame, flow: str) -> None:
@@ -495,6 +540,20 @@ def _iterate_flows(flows: Flows, stem: Mainstem) -> Iterable[Flow]:
                     hint="Write: yield Flow(rows, into=sink).",
                 )
             yield flow
+
+
+def _check_columns_once(names: Sequence[str], flow: str) -> None:
+    """Raise `SchemaMismatch` if two columns have one name, as Spark's own join leaves them."""
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is None:
+        return
+    why = " Every stream of a topic has a `record`." if twice == "record" else ""
+    raise SchemaMismatch(
+        f'the rows of flow "{flow}" have two columns "{twice}"',
+        detail=f"Their columns are: {', '.join(names)}. Spark's join keeps the columns of both sides.{why}",
+        hint=f'Drop or rename one of them before the join: orders.join(payments.drop("{twice}"), ...).',
+        column=twice,
+    )
 
 
 def _check_apart(flow: Flow, earlier: Sequence[PlannedFlow]) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
+from mainstem.arguments import checked_calls
 from mainstem.errors import FlowNotFound, Invalid, Unavailable, did_you_mean
 from mainstem.flows.checkpoint_fit import replayed_topics
 from mainstem.flows.program import Flows, PlannedFlow, Program
@@ -33,6 +34,7 @@ __all__ = ["Rebuild", "flow_into"]
 TELL_SECONDS = 0.5
 
 
+@checked_calls
 class Rebuild:
     """A running rebuild. Used with `with`: at its end the new version is dropped unless it was applied or kept."""
 

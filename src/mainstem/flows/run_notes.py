@@ -15,6 +15,7 @@ from mainstem.capture.capture_notes import CaptureNotes
 from mainstem.errors import MainstemError
 from mainstem.flows.flow_waits import waits_for, way_to_learn_more
 from mainstem.spark.checkpoint.flow_store import FlowStore
+from mainstem.spark.checkpoint.rejected_rows import rejected_topic_of
 
 if TYPE_CHECKING:
     from mainstem.capture.capture_status import CaptureStatus
@@ -27,10 +28,14 @@ __all__ = ["RunNotes", "batch_text"]
 REPORT_LOOK_SECONDS, REPORT_LOOKS_MAX = 0.05, 40
 
 
-def batch_text(batch: FlowProgress, *, behind: int, waits: str = "") -> str:
+def batch_text(flow: str, batch: FlowProgress, *, behind: int, waits: str = "") -> str:
     """One batch in a line: its number, its rows, how long it took; `waits` says why it has no output."""
     parts = [f"{batch.rows_in:,} rows in", f"{batch.rows_out:,} out" + (f": waits for {waits}" if waits else "")]
-    for count, word in ((batch.rejected, "rejected"), (batch.late, "late"), (batch.too_late, "too late")):
+    for count, word in (
+        (batch.rejected, f"rejected into {rejected_topic_of(flow)}"),
+        (batch.late, "late"),
+        (batch.too_late, "too late"),
+    ):
         parts += [f"{count:,} {word}"] if count else []
     parts += [f"{batch.batch_ms:,} ms", f"{behind:,} behind"]
     return f"batch {batch.batch}, {', '.join(parts)}"
@@ -67,7 +72,7 @@ class RunNotes:
         if not self._shown or not (last.rows_in or last.rows_out):
             return
         waits = "" if last.rows_out else self._waits_for(handle)
-        self.say(f"{handle.name}: {batch_text(last, behind=last.lag_records, waits=waits)}")
+        self.say(f"{handle.name}: {batch_text(handle.name, last, behind=last.lag_records, waits=waits)}")
         if waits and handle.name not in self._explained:
             self._explained.add(handle.name)
             self.say(way_to_learn_more(handle.name))

@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self
+from urllib.parse import unquote
 
 from mainstem import errors
+from mainstem.arguments import checked_calls
 from mainstem.batch import Batch, FlowRun, Offsets, Written
 from mainstem.crash_points import reach
 from mainstem.errors import (
@@ -28,7 +30,7 @@ from mainstem.errors import (
     did_you_mean,
 )
 from mainstem.flows.checkpoint_fit import SinkIdentity, check_code, check_held, check_sink, check_sources, way_out
-from mainstem.flows.flow_handle import FlowHandle
+from mainstem.flows.flow_handle import FlowHandle, spark_has_ended
 from mainstem.flows.flow_progress import ProgressReports, query_name
 from mainstem.flows.native_catch_up import NativeCatchUp
 from mainstem.flows.packed_query import describe_columns, takes_columns
@@ -132,6 +134,10 @@ _BROKER = re.compile(
     r"org\.apache\.kafka\.common\.errors\.(?:Timeout|Disconnect|Network|LeaderNotAvailable|NotLeaderOrFollower|NotEnoughReplicas"
     r"|NotEnoughReplicasAfterAppend|CoordinatorNotAvailable|BrokerNotAvailable)Exception(?:: (?P<said>[^\n]*))?"
 )
+# A file that a batch was to read, such as that of a table that rows are joined with.
+_FILE = re.compile(
+    r"\[FAILED_READ_FILE\.FILE_NOT_EXIST\] Encountered error while reading file (?P<path>.+?)\. File does not exist"
+)
 _FRAME = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<function>.+)')
 # Files that are not the user's.
 _OTHERS = re.compile(r"[/\\](?:pyspark|py4j|mainstem|site-packages)[/\\]")
@@ -152,6 +158,12 @@ def root_cause(text: str) -> MainstemError | str:
             "no Kafka broker answers Spark's connector",
             detail=f"The client says: {(found['said'] or 'nothing').rstrip('.')}.",
             hint="Start the broker, or correct the address. The flow retries.",
+        )
+    if found := _FILE.search(text):
+        return Unavailable(
+            f'the flow reads "{unquote(found["path"].removeprefix("file://"))}", which does not exist',
+            detail="It was there when the flow started: it was removed, or is being written again.",
+            hint="Write the file again. The flow retries until it is there.",
         )
     for index in range(len(lines) - 1, -1, -1):
         found = _RAISED.match(lines[index].strip())
@@ -231,6 +243,8 @@ def flow_failed(
 
 # How often a flow checks for a stop request of another process.
 LOOK_SECONDS = 1
+# A signal to a group of processes may end Java before this process is told to stop.
+SIGNAL_SECONDS = 2
 # How often it checks whether the files are read; it is idle from then until the check.
 SWITCH_SECONDS = 0.05
 RETRY = Backoff("1 second", max="1 minute", growth="exponential")
@@ -261,6 +275,7 @@ class _VersionChanged(Exception):
     """The sink switched to another version: the flow continues with that version's checkpoint."""
 
 
+@checked_calls
 class RunningFlows:
     """The flows that were started together: a handle for each, by name. Used with `with`, it stops them at the end."""
 
@@ -372,7 +387,7 @@ class RunningFlows:
             try:
                 self._run_once(handle)
             except Exception as error:  # noqa: BLE001 - any error is reported with its flow
-                if handle.stopping.is_set():
+                if handle.stopping.is_set() or (spark_has_ended(error) and handle.stopping.wait(SIGNAL_SECONDS)):
                     break
                 if isinstance(handle.raised, _VersionChanged):
                     handle.become("starting")
@@ -382,6 +397,7 @@ class RunningFlows:
                     self._end(handle, "failed", failed)
                     return
                 failures = 1 if handle.batches > before else failures + 1
+                handle.retried_after = failed.__cause__
                 handle.become("waiting to restart")
                 self._pause(handle, RETRY.delay(failures).total_seconds())
             else:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from mainstem.arguments import check_choice
+from mainstem.arguments import check_choice, checked_calls
 from mainstem.clock import Clock
 from mainstem.durations import Duration, parse_duration, show_duration
 from mainstem.errors import Invalid, Unavailable, summary_of
@@ -19,6 +19,7 @@ __all__ = ["Backoff", "LOGGER", "PATIENCE", "call_with_retries"]
 _GROWTHS = ("linear", "exponential")
 
 
+@checked_calls
 @dataclass(frozen=True, init=False)
 class Backoff:
     """The delay before the next delivery: `first`, growing with every delivery, at most `max`.

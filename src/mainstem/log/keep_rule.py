@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from mainstem.arguments import whole_number
+from mainstem.arguments import checked_calls, whole_number
 from mainstem.durations import Duration, parse_duration, parse_size, show_duration, show_size
 from mainstem.errors import Invalid
 
@@ -17,6 +17,7 @@ _LATEST_PER_KEY = "latest per key"
 _TOMBSTONES = timedelta(days=1)
 
 
+@checked_calls
 @dataclass(frozen=True, init=False)
 class Keep:
     """The retention of a topic.

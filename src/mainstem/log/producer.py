@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
-from mainstem.arguments import INTEGER_MAX
+from mainstem.arguments import INTEGER_MAX, checked_calls
 from mainstem.clock import as_us
 from mainstem.errors import Fenced, Invalid
 from mainstem.log.append_result import AppendResult
@@ -93,6 +93,7 @@ class ProducersState:
         return cls({name: ProducerEntry(*fields) for name, fields in snapshot.items()})
 
 
+@checked_calls
 class Producer:
     """A run of a named producer; returned by `stem.producer(name)`. Opening it fences every older run of that name.
 

@@ -63,6 +63,7 @@ CLOSED: dict[str, str | int | float | list[str]] = {
 READING = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"})
 # The prefix of an explained statement.
 EXPLAIN = re.compile(r"\s*EXPLAIN\b\s*(?:ANALYZE\b)?", re.IGNORECASE)
+_UNKNOWN_COLUMN = re.compile(r'Referenced column "([^"]+)" not found')
 _QUOTED = re.compile(r"""'[^']*'|"[^"]*\"""")
 EXPLAIN_WITH_OPTIONS = re.compile(EXPLAIN.pattern + r"\s*\([^()]*\)", re.IGNORECASE)
 # How often the timeout and Ctrl-C are checked.
@@ -248,6 +249,20 @@ def _way_to_write(word: str) -> str:
     if word in ("CREATE", "DROP", "ALTER"):
         return f"Topics are created, altered and deleted with mainstem topic, views are made by programs. {file}"
     return f"Rows are changed by append and delete. {file}"
+
+
+def query_hint(error: duckdb.Error, sql: str, columns: Iterable[str]) -> str:
+    """A hint for a common mistake: text in double quotes, a ? without a value, a reserved word; empty for any other.
+
+    >>> query_hint(duckdb.BinderException('Referenced column "Rome" not found'), 'SELECT store = "Rome"', ["store"])
+    "Text is in single quotes: 'Rome'. In double quotes it is the name of a column."
+    """
+    text = str(error)
+    if (found := _UNKNOWN_COLUMN.search(text)) and f'"{found[1]}"' in sql:
+        return f"Text is in single quotes: '{found[1]}'. In double quotes it is the name of a column."
+    if "Values were not provided for the following parameters" in text:
+        return 'Give a value for each ?: query(sql, ["Berlin"]), or on the command line --parameter Berlin.'
+    return reserved_hint(error, sql, columns)
 
 
 def reserved_hint(error: duckdb.Error, sql: str, columns: Iterable[str]) -> str:
@@ -492,7 +507,7 @@ def translate_error(log: Log, error: duckdb.Error, tables: Tables, sql: str) -> 
     return Invalid(
         f"the query cannot be run: {text[:200]}",
         detail=detail or f"DuckDB says: {first_line(error)}",
-        hint=reserved_hint(error, sql, _columns_in(log, sql, tables))
+        hint=query_hint(error, sql, _columns_in(log, sql, tables))
         or f"Topics and views are tables: {', '.join(names)}; names with a dot or a dash, and SQL keywords, are quoted "
         'as in "orders.emails.rejected". Their columns: mainstem topic describe NAME. Each ? needs a value.',
     )

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from mainstem.arguments import check_choice, column_names, find_name, whole_number
+from mainstem.arguments import check_choice, checked_calls, column_names, find_name, whole_number
 from mainstem.durations import Duration, duration_us
 from mainstem.errors import Corrupt, FellOff, Invalid, Unavailable, did_you_mean
 from mainstem.log.append_result import AppendResult
@@ -160,6 +160,7 @@ class TopicWaiter:
 SETTLE_SECONDS = 1.0
 
 
+@checked_calls
 class Topic:
     """A topic of an open log; returned by `stem.topic(name)` and `stem.create_topic(name, ...)`. Thread-safe.
 

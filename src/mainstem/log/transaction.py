@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from mainstem.arguments import show_value, type_name
+from mainstem.arguments import checked_calls, show_value, type_name
 from mainstem.durations import Duration, duration_us
 from mainstem.errors import Fenced, Invalid
 from mainstem.log.append_result import AppendResult, parse_token, token_of
@@ -122,6 +122,7 @@ class TransactionState:
         return cls(snapshot["begun"], snapshot["decisions"], transactions)
 
 
+@checked_calls
 class Transaction:
     """An open transaction; returned by `stem.transaction()` or `producer.transaction()`, for one thread.
 

@@ -6,9 +6,12 @@ Each name is imported on first use: Spark's workers, which need only an engine, 
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING
+
+from mainstem.arguments import checked_call
 
 if TYPE_CHECKING:
     # For type checkers and editors only; a test checks that it matches `_DEFINED_IN`.
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from mainstem.operators.processes.process_state import Timers
     from mainstem.operators.table import table
     from mainstem.operators.top import top
+    from mainstem.operators.versions import versions
     from mainstem.operators.windowed import windowed
     from mainstem.operators.windows.triggers import after_rows, each_row, every, first_of
     from mainstem.operators.windows.window_kinds import (
@@ -66,6 +70,7 @@ __all__ = [
     "top",
     "tumbling",
     "validity",
+    "versions",
     "windowed",
 ]
 
@@ -97,6 +102,7 @@ _DEFINED_IN = {
     "top": "top",
     "tumbling": "windows.window_kinds",
     "validity": "windows.window_kinds",
+    "versions": "versions",
     "windowed": "windowed",
 }
 
@@ -104,7 +110,12 @@ _DEFINED_IN = {
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(importlib.import_module(f"{__name__}.{_DEFINED_IN[name]}"), name)
+    module = importlib.import_module(f"{__name__}.{_DEFINED_IN[name]}")
+    found: object = getattr(module, name)
+    if inspect.isfunction(found):
+        found = checked_call(found)
+        # There too: pickle looks for it where it was defined.
+        setattr(module, name, found)
     globals()[name] = found
     return found
 

@@ -114,8 +114,25 @@ def _versions(
         table = table.stream() if rows.isStreaming else table.read()
     source = table_source(table)
     if source is not None and not isinstance(at, Latest):
-        return source.rows, source
+        return _facts_of(source), source
     return table, source
+
+
+def _facts_of(source: TableSource) -> DataFrame:
+    """The input rows of a table, in which a version is valid from a column on."""
+    if source.rows is None:
+        raise Invalid(
+            "enrich cannot look up by time in a table of rows that are not from a topic, with delete_when=",
+            detail="Without the column `record` its rows do not tell which of them are deletes.",
+            hint="Keep `record` in what you select; or look up the latest row: at=latest().",
+        )
+    if len(source.order) > 1 or (source.order and source.order[0] not in source.rows.columns):
+        raise Invalid(
+            "enrich cannot look up by time in a table ordered by an expression or by several columns",
+            detail=f"It is ordered by {source.order_by!r}; a row is valid from the time in one column on.",
+            hint="Add the time to the rows as a column, and order the table by it; or look up the latest row: at=latest().",
+        )
+    return source.rows
 
 
 def _plan(
@@ -205,7 +222,7 @@ def _version_time(schema: pa.Schema, source: TableSource | None, at: str | Lates
     appended = None if record is None else RowTime((record.name, "appended_at"))
     if source is None or isinstance(at, Latest):
         return appended
-    named = source.order_by
+    named = source.order[0] if source.order else None
     if named is not None and not pa.types.is_timestamp(schema.field(named).type):
         raise Invalid(
             f'enrich cannot look up by time in a table ordered by "{named}"',

@@ -66,8 +66,8 @@ class LookUp:
             changed = set(self.files)
         if changed:
             raise Unavailable(
-                "a table that rows are joined with has changed",
-                detail=f"The flow read it from {min(changed)[0]}, which was written again or removed.",
+                f'the table "{min(changed)[0]}", which rows are joined with, has changed',
+                detail="Its file was written again or removed since the flow read it.",
                 hint="The flow restarts by itself and reads the table again.",
             )
 

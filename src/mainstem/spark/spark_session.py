@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.errors import Invalid, Unavailable
 from mainstem.spark.class_archive import ClassArchive, find_archive
+from mainstem.spark.hidden_libraries import check_libraries
 from mainstem.spark.java_patches import java_home, own_script, patch_session, patches_are_on, run_options
 from mainstem.spark.warm_workers import start_warm_process, worker_script
 
@@ -137,6 +138,8 @@ SETTINGS: dict[str, str] = {
 
 def spark_session(address: str, settings: Mapping[str, str] | None = None) -> SparkSession:
     """The session for an address such as "local[*]" or "spark://master:7077"; a new or the running one."""
+    # The folder of the program, or the working directory of a shell.
+    check_libraries(os.path.abspath(sys.path[0] if sys.path else ""))
     _prepare_environment(address)
     from pyspark.sql import SparkSession
 
@@ -147,7 +150,12 @@ def spark_session(address: str, settings: Mapping[str, str] | None = None) -> Sp
             builder = builder.config(name, value)
     archive = class_archive(address, wanted)
     options = archive.options() if archive is not None else []
-    with _quiet_java(), _own_interrupts(), add_java_options(*options, *run_options(wanted, os.environ)):
+    with (
+        _quiet_java(),
+        _own_interrupts(),
+        _outlast_signals(),
+        add_java_options(*options, *run_options(wanted, os.environ)),
+    ):
         session = builder.getOrCreate()
     patch_session(session)
     if archive is not None:
@@ -193,6 +201,32 @@ def _own_interrupts() -> Iterator[None]:
     finally:
         if threading.current_thread() is threading.main_thread() and before is not None:
             signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _outlast_signals() -> Iterator[None]:
+    """A Java that is started inside ignores SIGTERM, as Spark has it ignore SIGINT: a signal to the whole group of processes,
+    as a supervisor sends it, would end Java in the middle of a batch. It ends with this process, when its flows have stopped.
+    """
+    from pyspark import java_gateway
+
+    gateway: Any = java_gateway
+    plain = gateway.Popen
+
+    def start(command: list[str], **options: Any) -> Any:
+        prepare = options.pop("preexec_fn")
+
+        def prepare_both() -> None:
+            prepare()
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+        return plain(command, preexec_fn=prepare_both, **options)
+
+    gateway.Popen = start
+    try:
+        yield
+    finally:
+        gateway.Popen = plain
 
 
 @contextmanager

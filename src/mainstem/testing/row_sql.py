@@ -1,4 +1,5 @@
-"""Parses aggregates and orders that are written as SQL, without Spark: "sum(score) / count(*) AS mean", "score DESC".
+"""Parses aggregates, orders and conditions that are written as SQL, without Spark: "sum(score) / count(*) AS mean", "score DESC",
+"op = 'DELETE'".
 
 For scripted rows. DuckDB computes the arguments, and the expressions around the functions; the text is translated to its
 dialect.
@@ -18,9 +19,10 @@ from mainstem.errors import Invalid, did_you_mean
 from mainstem.operators.aggregates.accumulators import AggregateCall
 from mainstem.operators.aggregates.aggregate_columns import WrittenAggregates
 from mainstem.operators.aggregates.aggregates import no_such_aggregate, not_of_corrections
+from mainstem.operators.tables.feed_rows import bad_expression
 from mainstem.operators.top import RowOrder, missing_order_column, parse_order
 
-__all__ = ["compute_columns", "read_aggregate_text", "read_order_text"]
+__all__ = ["compute_columns", "read_aggregate_text", "read_order_text", "read_value_text"]
 
 _FUNCTIONS: dict[type[nodes.Expression], str] = {
     nodes.Sum: "sum",
@@ -69,6 +71,25 @@ def read_order_text(schema: pa.Schema, texts: Sequence[Any]) -> RowOrder:
     values = {f"order_{place}": expression.sql("duckdb") for place, (expression, _) in enumerate(parsed)}
     types = compute_columns(values, schema.empty_table()).schema.types
     return RowOrder(tuple(part for _, part in parsed), dict(values), tuple(types))
+
+
+def read_value_text(schema: pa.Schema, texts: Mapping[str, Any], operator: str) -> dict[str, str]:
+    """Expressions of `order_by` and `delete_when` over rows of a schema."""
+    found = {}
+    for name, text in texts.items():
+        try:
+            expression = sqlglot.parse_one(_sql(text), dialect="spark")
+        except SqlglotError as error:
+            raise bad_expression(operator, name, str(error)) from error
+        for column in expression.find_all(nodes.Column):
+            if column.parts[0].name not in schema.names:
+                raise bad_expression(operator, name, "", column.parts[0].name, schema.names)
+        found[name] = expression.sql("duckdb")
+        try:
+            compute_columns({name: found[name]}, schema.empty_table())
+        except Exception as error:
+            raise bad_expression(operator, name, str(error)) from error
+    return found
 
 
 def _sql(text: Any) -> str:

@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from mainstem.errors import Invalid
+from mainstem.arguments import checked_calls, column_names
+from mainstem.errors import Invalid, did_you_mean
 from mainstem.log.sql_sandbox import quote
 from mainstem.operators.aggregates.aggregate_columns import WrittenAggregates, read_aggregates
 from mainstem.operators.stage.engine import BatchClock, Step
@@ -20,9 +21,10 @@ from mainstem.operators.stage.frame_columns import Value, columns_of, transform_
 from mainstem.operators.stage.stage import StageSpec, add_stage, show_late_rows, stage_schema
 from mainstem.operators.stage.stage_task import add_record
 from mainstem.operators.stage.state_runs import MemoryState
+from mainstem.operators.tables.feed_rows import read_values
 from mainstem.operators.top import RowOrder, read_order
 from mainstem.operators.windows.window_time import RowTime
-from mainstem.testing.row_sql import compute_columns, read_aggregate_text, read_order_text
+from mainstem.testing.row_sql import compute_columns, read_aggregate_text, read_order_text, read_value_text
 
 __all__ = ["ScriptedBatch", "ScriptedRows", "ScriptedRun", "TestResults", "list_late"]
 
@@ -33,6 +35,7 @@ __all__ = ["ScriptedBatch", "ScriptedRows", "ScriptedRun", "TestResults", "list_
 Row = dict[str, Any]
 
 
+@checked_calls
 @dataclass(frozen=True)
 class TestResults:
     """The rows that were emitted, in order, and the late rows and counts.
@@ -70,9 +73,15 @@ class TestResults:
 
     def latest(self, key: str | Sequence[str]) -> list[Row]:
         """The rows of a view with this key, in the order in which its keys first appeared."""
-        names = [key] if isinstance(key, str) else list(key)
+        names = column_names(key, "key")
         held: dict[str, Row] = {}
         for change, row in self.changes:
+            if missing := [name for name in names if name not in row]:
+                raise Invalid(
+                    f'the results have no column "{missing[0]}"',
+                    detail=f"Their columns are: {', '.join(row)}.",
+                    hint=did_you_mean(missing[0], row) or "Name one of these.",
+                )
             # As text: a window is a dict, which cannot be a key.
             identity = str([row[name] for name in names])
             if change == "delete":
@@ -263,6 +272,9 @@ class ScriptedRows:
     def _order(self, texts: Sequence[Any]) -> RowOrder:
         return read_order_text(self.schema, texts)
 
+    def _values(self, texts: Mapping[str, Any], operator: str) -> Mapping[str, Value]:
+        return dict(read_value_text(self.schema, texts, operator))
+
 
 # The functions that operators call on a DataFrame, for ScriptedRows.
 columns_of.register(ScriptedRows, lambda rows: rows.schema)
@@ -270,6 +282,7 @@ transform_with.register(ScriptedRows, ScriptedRows.transformed)  # type: ignore[
 add_stage.register(ScriptedRows, ScriptedRows.through)  # type: ignore[arg-type]
 read_aggregates.register(ScriptedRows, ScriptedRows._aggregates)
 read_order.register(ScriptedRows, ScriptedRows._order)
+read_values.register(ScriptedRows, ScriptedRows._values)
 
 
 def list_late(late: pa.Table) -> list[dict[str, Any]]:

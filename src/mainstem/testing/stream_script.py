@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from mainstem.arguments import check_choice, show_value, text, whole_number
+from mainstem.arguments import check_choice, checked_calls, show_value, text, whole_number
 from mainstem.clock import as_us
 from mainstem.durations import Duration, duration_us
 from mainstem.errors import Invalid, InvalidRows, did_you_mean
@@ -34,6 +34,7 @@ _RECORD_FIELDS = {field.name for field in WATERMARKED_RECORD}
 CUTS = ("scripted", "single rows", "one")
 
 
+@checked_calls
 @dataclass(frozen=True, init=False)
 class TestStream:
     """A scripted stream for tests; each step is a batch. Every method returns a new script.
@@ -271,6 +272,7 @@ def _changes(rows: pa.Table) -> list[tuple[str, dict[str, Any]]]:
 # TestStreams: a script of several streams, to test joins and other operators with several inputs.
 
 
+@checked_calls
 @dataclass(frozen=True, init=False)
 class TestStreams:
     """Several scripted streams by name. The operator gets them by these names.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from mainstem.arguments import checked_calls
 from mainstem.batch import Batch, FlowRun, Written
 from mainstem.crash_points import reach
 from mainstem.log.record import CHANGING_MARK, RECORD, RECORD_MARK, record_schema
@@ -62,6 +63,7 @@ class SparkViewWriter:
         self.writer.close()
 
 
+@checked_calls
 class SparkView(View):
     """A view in a program: a `View` with DataFrames."""
 

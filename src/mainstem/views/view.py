@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from mainstem.arguments import column_names, path_text, show_value, text, values, whole_number
+from mainstem.arguments import checked_calls, column_names, path_text, show_value, text, values, whole_number
 from mainstem.batch import FlowRun
 from mainstem.clock import Clock, SystemClock, as_datetime
 from mainstem.durations import Duration, duration_us
@@ -143,7 +143,7 @@ def query_table(name: str, rows: pa.Table, sql: str, parameters: Sequence[object
     """
     import duckdb
 
-    from mainstem.log.sql_sandbox import SqlSandbox, reserved_hint
+    from mainstem.log.sql_sandbox import SqlSandbox, query_hint
 
     with SqlSandbox.open(limits) as sandbox:
         sandbox.connection.register(name, rows)
@@ -155,7 +155,7 @@ def query_table(name: str, rows: pa.Table, sql: str, parameters: Sequence[object
             raise Invalid(
                 f"the query cannot be run: {lines[0][:200]}",
                 detail="\n".join(line for line in lines[1:] if line.strip()) or f"DuckDB says: {lines[0]}",
-                hint=reserved_hint(error, sql, rows.schema.names)
+                hint=query_hint(error, sql, rows.schema.names)
                 or f'The one table is "{name}", with the columns {", ".join(rows.schema.names)}. Each ? needs a value.',
             ) from error
 
@@ -168,6 +168,7 @@ CHANGES_AGE: Duration = "7 days"
 COLUMNS_MAX = 900
 
 
+@checked_calls
 class View:
     """A view of a home; created by `stem.view(name, key=...)`. Thread-safe.
 

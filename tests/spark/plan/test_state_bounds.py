@@ -38,6 +38,37 @@ BOUNDS: dict[str, tuple[Make, str]] = {
     "a day, with a watermark": (lambda bare, a, b: a.groupBy(F.to_date("at")).count(), ""),
     "a time, with a watermark": (lambda bare, a, b: a.groupBy("at", "store").count(), WATERMARK),
     "a named window": (lambda bare, a, b: a.groupBy(F.window("at", "1 minute").alias("w")).count(), WATERMARK),
+    "a month as text": (lambda bare, a, b: bare.groupBy(F.date_format("at", "yyyy-MM")).count(), ""),
+    "a month as text, with a watermark": (
+        lambda bare, a, b: a.withColumn("m", F.date_format("at", "yyyy-MM")).groupBy("m", "store").count(),
+        "",
+    ),
+    "seconds since 1970": (lambda bare, a, b: bare.groupBy(F.unix_timestamp("at")).count(), ""),
+    "an hour of the day": (
+        lambda bare, a, b: bare.withColumn("h", F.hour("at")).groupBy("h").count(),
+        "one row for each h",
+    ),
+    "an hour of the day as text": (
+        lambda bare, a, b: bare.select(F.date_format("at", "HH:mm").alias("h")).groupBy("h").count(),
+        "one row for each h",
+    ),
+    "before a day": (
+        lambda bare, a, b: bare.select(F.expr("at < DATE '2026-01-01' AS old")).groupBy("old").count(),
+        "one row for each old",
+    ),
+    "an offset": (lambda bare, a, b: bare.groupBy("record.offset").count(), ""),
+    "an offset, by another name": (
+        lambda bare, a, b: bare.select(F.col("record.offset").alias("o")).groupBy("o").count(),
+        "",
+    ),
+    "a remainder of an offset": (
+        lambda bare, a, b: bare.selectExpr("record.offset % 8 AS part").groupBy("part").count(),
+        "one row for each part",
+    ),
+    "a partition": (
+        lambda bare, a, b: bare.selectExpr("record.partition AS p").groupBy("p").count(),
+        "one row for each p",
+    ),
     "lists of a key": (lambda bare, a, b: bare.groupBy("store").agg(F.collect_list("n")), ""),
     "duplicates": (lambda bare, a, b: bare.dropDuplicates(["id"]), ""),
     "duplicates, with a watermark but without its time": (lambda bare, a, b: a.dropDuplicates(["id"]), ""),
@@ -128,4 +159,14 @@ def test_a_flow_into_the_topic_that_it_reads_is_a_warning(stem):
             'flow "orders" writes into topic "orders", which it reads: it reads each row that it writes, and ends only if it '
             "filters them out"
         )
+    ]
+
+
+def test_a_view_with_the_name_of_a_topic_is_a_warning(stem):
+    def flows(stem):
+        yield Flow(stem.topic("orders").stream().groupBy("store").count(), into=stem.view("orders", key="store"))
+
+    [flow] = Program(stem, flows).flows
+    assert flow.warnings() == [
+        'SQL queries do not see view "orders": a topic has the same name; give the view another one'
     ]

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 from psycopg import sql
 
-from mainstem.arguments import text
+from mainstem.arguments import checked_call, text
 from mainstem.capture.captured_table import CapturedTable, captured_tables
 from mainstem.capture.outbox_table import OUTBOX, postgres_outbox_sql
 from mainstem.capture.source import SourceConnection
@@ -30,6 +30,7 @@ from mainstem.postgres_address import PostgresAddress
 __all__ = ["PostgresSource", "postgres"]
 
 
+@checked_call
 def postgres(
     url: str,
     *,

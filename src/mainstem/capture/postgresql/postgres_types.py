@@ -19,11 +19,11 @@ A column may also be given another type than this one. The types that it may hav
     DECIMAL, numeric as STRING      DECIMAL of any precision and scale, for the values that it holds exactly
     ARRAY<T>                        ARRAY<U>, if T may be U
 
-No value is rounded, cut or replaced by null. A value that has no place in its column is `Unrepresentable`: NaN as
+No value is rounded, cut or replaced by null. A value that its column cannot store raises `Unrepresentable`: NaN as
 DECIMAL, infinity or a year outside 1 to 9999 as DATE or a timestamp, 24:00:00 as TIME, an array of several dimensions.
 
-Whole columns are converted by Arrow's casts, arrays value by value. A cast stops at the first value that it refuses
-without saying which one it is; bisection then finds it, for about the cost of a second cast.
+Whole columns are converted by Arrow's casts, arrays value by value. A cast that fails does not say at which value;
+bisection finds the first one, for about the cost of a second cast.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class PostgresType(NamedTuple):
 
 
 class Unrepresentable(Exception):
-    """A value has no place in its column: `index` in the values given, `value` in text form, and the `reason`."""
+    """A column cannot store a value: `index` in the values given, `value` in text form, and the `reason`."""
 
     def __init__(self, index: int, value: str, reason: str) -> None:
         super().__init__(index, value, reason)
@@ -145,7 +145,7 @@ def arrow_array(values: Sequence[bytes | None], postgres: PostgresType, data_typ
     [datetime.date(2024, 1, 2), None]
     >>> arrow_array([b"2024-01-02", b"infinity"], PostgresType(1082, name="date"), pa.date32())
     Traceback (most recent call last):
-    mainstem.capture.postgresql.postgres_types.Unrepresentable: value 1, 'infinity': DATE has no infinity
+    mainstem.capture.postgresql.postgres_types.Unrepresentable: value 1, 'infinity': DATE cannot store infinity
     """
     texts = pa.array(values, pa.binary())
     try:
@@ -172,8 +172,9 @@ def _element_of(postgres: PostgresType) -> PostgresType:
 
 def _numeric_type(modifier: int) -> pa.DataType:
     """The modifier is 4 more than: precision, 16 bits | scale, 11 bits, signed; -1 is no limit."""
-    precision, scale = modifier - 4 >> 16 & 0xFFFF, (modifier - 4 & 0x7FF ^ 0x400) - 0x400
-    if modifier < 4 or precision > _DIGITS_MAX or not 0 <= scale <= precision:
+    # Negative scales need no care: without their sign they are above 1,000.
+    precision, scale = modifier - 4 >> 16, modifier - 4 & 0x7FF
+    if modifier < 4 or not scale <= precision <= _DIGITS_MAX:
         return _STRING
     return pa.decimal128(precision, scale)
 
@@ -182,7 +183,7 @@ def _numeric_type(modifier: int) -> pa.DataType:
 
 
 def _converter(postgres: PostgresType, data_type: pa.DataType) -> _Convert | None:
-    """None if no value of the one type has a place in the other."""
+    """None if a column of this type stores no value of the other."""
     if data_type == _STRING:
         return _strings
     kind, own_type = kind_of(data_type), arrow_type(postgres)
@@ -208,7 +209,7 @@ def _convert(texts: pa.Array, postgres: PostgresType, data_type: pa.DataType) ->
     return pa.nulls(len(texts), data_type)
 
 
-def _strings(texts: pa.Array, _: pa.DataType = _STRING) -> pa.Array:
+def _strings(texts: pa.Array) -> pa.Array:
     # Copies nothing, and refuses what is not UTF-8.
     return texts.cast(_STRING)
 
@@ -218,11 +219,11 @@ def _integers(texts: pa.Array, data_type: pa.DataType) -> pa.Array:
 
 
 def _floats(texts: pa.Array, own_type: pa.DataType, data_type: pa.DataType) -> pa.Array:
-    """First in its own type: the real 0.1 is the double 0.10000000149011612, in PostgreSQL too."""
+    """Read in the column's own type first: a real 0.1 is the double 0.10000000149011612, in PostgreSQL too."""
     own = texts.cast(own_type)
-    # Arrow refuses integers that a float does not hold exactly, and rounds doubles.
+    # Arrow refuses integers beyond 2**53 (2**24 as FLOAT), even those that are exact, but it rounds doubles.
     found = own.cast(data_type)
-    if kind_of(own_type) == "floating":
+    if own_type == pa.float64() != data_type:
         before, after = (array.to_numpy(zero_copy_only=False) for array in (own, found.cast(own_type)))
         if not np.array_equal(before, after, equal_nan=True):
             raise ValueError(f"not exact as {data_type}")
@@ -230,8 +231,8 @@ def _floats(texts: pa.Array, own_type: pa.DataType, data_type: pa.DataType) -> p
 
 
 def _decimals(texts: pa.Array, data_type: pa.DataType) -> pa.Array:
-    """Arrow refuses most of what does not fit, but calculates in 128 bits without a look at what overflows them: of
-    1555.9 it makes the DECIMAL(38, 38) 0.8095..., so digits are counted wherever there may be more than 38 of them."""
+    """Arrow refuses most numbers that do not fit, but overflows of its 128 bits are not noticed: as DECIMAL(38, 38), 1555.9
+    becomes 0.8095... So the digits are counted where there may be more than 38 of them."""
     if _max(pc.binary_length(texts)) + data_type.scale > _DIGITS_MAX:
         texts = texts.cast(_STRING)
         whole, fraction = _digits_max(texts)
@@ -291,7 +292,7 @@ def _moments(texts: pa.Array, data_type: pa.DataType) -> pa.Array:
 
 
 def _times(texts: pa.Array, data_type: pa.DataType) -> pa.Array:
-    """Arrow reads no times, so as moments of the first day."""
+    """Arrow has no cast from text to a time, so they are read as moments of the first day."""
     moments = pc.utf8_replace_slice(texts.cast(_STRING), 0, 0, "1970-01-01 ").cast(SCALARS["TIMESTAMP_NTZ"])
     return moments.view(data_type)
 
@@ -319,21 +320,21 @@ def _lists(texts: pa.Array, element: PostgresType, data_type: pa.DataType) -> pa
 def _elements(value: bytes) -> list[bytes | None]:
     r"""The elements of an array of one dimension: `{1,NULL,"a \"b\""}`. "NULL" in quotes is a text, without them null."""
     if b'"' not in value:
-        inside = value[1:-1]
-        if value[:1] != b"{" or b"{" in inside:
+        # Nothing in it is escaped, and no element is empty. After bounds, `[0:1]={1,2}`, there is a brace too.
+        if b"{" in (inside := value[1:-1]):
             raise ValueError("not an array of one dimension")
-        # Without quotes no element is empty.
-        found = inside.split(b",") if inside else []
-    elif _ONE_DIMENSION.fullmatch(value) is None:
+        found: list[bytes | None] = list(inside.split(b",")) if inside else []
+        return [None if element == b"NULL" else element for element in found] if b"NULL" in found else found
+    if _ONE_DIMENSION.fullmatch(value) is None:
         raise ValueError("not an array of one dimension")
-    else:
-        found = _ELEMENTS.findall(value)
-    return [_unquoted(element) for element in found]
+    return [_unquoted(element) for element in _ELEMENTS.findall(value)]
 
 
 def _unquoted(element: bytes) -> bytes | None:
     if element[:1] != b'"':
         return None if element == b"NULL" else element
+    if b"\\" not in element:
+        return element[1:-1]
     # No text of PostgreSQL has a NUL, so one can hold the place of a backslash; much faster than a regular expression.
     return element[1:-1].replace(rb"\\", b"\0").replace(b"\\", b"").replace(b"\0", b"\\")
 
@@ -356,10 +357,10 @@ def _first_refused(texts: pa.Array, postgres: PostgresType, data_type: pa.DataTy
 
 
 def _reason(value: bytes, postgres: PostgresType, data_type: pa.DataType) -> str:
-    """Why a value that was refused has no place in a column of `data_type`."""
+    """Why a column of `data_type` refused the value."""
     shown, kind, name = type_to_ddl(data_type), kind_of(data_type), postgres.name or f"oid {postgres.oid}"
     if _converter(postgres, data_type) is None:
-        return f"{shown} takes no values of type {name}"
+        return f"{shown} cannot store values of type {name}"
     try:
         text = value.decode()
     except UnicodeDecodeError as error:
@@ -367,27 +368,27 @@ def _reason(value: bytes, postgres: PostgresType, data_type: pa.DataType) -> str
     if kind == "list":
         return _array_reason(value, _element_of(postgres), data_type.value_type)
     if kind in _CALENDARS and text in ("infinity", "-infinity"):
-        return f"{shown} has no infinity"
+        return f"{shown} cannot store infinity"
     if kind in _CALENDARS and _OTHER_YEAR.search(text):
-        return f"{shown} has the years 1 to 9999"
+        return f"{shown} stores the years 1 to 9999 only"
     if kind == "decimal" and text in ("NaN", "Infinity", "-Infinity"):
-        return f"{shown} has no {text}"
+        return f"{shown} cannot store {text}"
     if kind == "time" and text == "24:00:00":
-        return "TIME ends before 24:00:00"
+        return "TIME cannot store 24:00:00"
     if kind in NUMBERS:
-        return f"{shown} does not hold this number exactly"
-    return f"not in the text form of {name} with the session's settings that capture uses"
+        return f"{shown} cannot store this number exactly"
+    return f"not the text form of {name} under SESSION_OPTIONS"
 
 
 def _array_reason(value: bytes, element: PostgresType, data_type: pa.DataType) -> str:
     if value[:1] == b"[":
-        return "ARRAY has no lower bounds"
+        return "ARRAY cannot store lower bounds"
     try:
         elements = _elements(value)
     except ValueError:
-        return "ARRAY has one dimension"
+        return "ARRAY stores one dimension only"
     try:
         arrow_array(elements, element, data_type)
     except Unrepresentable as refused:
         return f"element {refused.index + 1}, {format_value(refused.value)}: {refused.reason}"
-    raise AssertionError("each element has a place, but not the array")
+    raise AssertionError("each element was accepted, but not the array")

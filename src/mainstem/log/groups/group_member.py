@@ -25,7 +25,7 @@ from typing import Literal, Protocol, Self
 
 import pyarrow as pa
 
-from mainstem.arguments import whole_number
+from mainstem.arguments import checked_calls, whole_number
 from mainstem.clock import Clock
 from mainstem.durations import Duration, duration_us
 from mainstem.errors import FellOff, Invalid, MainstemError
@@ -234,6 +234,7 @@ def check_session(session: Duration) -> int:
     return length
 
 
+@checked_calls
 class Member:
     """A member of a reader group; returned by `topic.join_group(name)`.
 

@@ -31,7 +31,8 @@ def not_on_kafka(what: str, why: str) -> Invalid:
     return Invalid(
         f"a log on Kafka cannot {what}",
         detail=why,
-        hint="Leave it out, or keep the topic in an embedded log; docs/guides/kafka.md lists the differences.",
+        hint='Leave it out, or keep the topic in an embedded log; the guide "A log on Kafka" (docs/guides/kafka.md) lists '
+        "the differences.",
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from mainstem.arguments import text
+from mainstem.arguments import checked_calls, text
 from mainstem.clock import as_datetime
 from mainstem.durations import Duration
 from mainstem.log.queues.queue_scan import key_text
@@ -24,6 +24,7 @@ __all__ = ["ERROR_CHARACTERS_MAX", "Message", "error_text"]
 ERROR_CHARACTERS_MAX = 2_000
 
 
+@checked_calls
 class Message:
     """One delivery of one row.
 

@@ -24,7 +24,7 @@ from typing import Literal, Self
 
 import pyarrow as pa
 
-from mainstem.arguments import text, values, whole_number
+from mainstem.arguments import checked_calls, text, values, whole_number
 from mainstem.clock import Clock, as_datetime, as_us
 from mainstem.durations import Duration, duration_us, parse_duration
 from mainstem.errors import FellOff, Invalid, MissedDeletions
@@ -110,6 +110,7 @@ def parked_table(state: QueueState, now: int) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=PARKED)
 
 
+@checked_calls
 class Queue:
     """A queue over one topic; returned by `topic.queue(name)`.
 

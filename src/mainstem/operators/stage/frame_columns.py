@@ -1,8 +1,8 @@
 """What an operator needs of its rows: their columns, which of them is the event time, which make a key, and steps that
 compute columns.
 
-Rows are a DataFrame. Another class of rows registers its own `columns_of`, `transform_with`, `add_stage`, `read_aggregates` and
-`read_order`: operators use nothing else of their rows, except `isStreaming` and `columns`.
+Rows are a DataFrame. Another class of rows registers its own `columns_of`, `transform_with`, `add_stage`, `read_aggregates`,
+`read_order` and `read_values`: operators use nothing else of their rows, except `isStreaming` and `columns`.
 """
 
 from __future__ import annotations

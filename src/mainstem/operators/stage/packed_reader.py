@@ -28,8 +28,8 @@ from mainstem.operators.comparison import ComparedRows
 from mainstem.operators.joins.join_rows import JoinSide
 from mainstem.operators.stage.keyed_rows import KeyedRows
 from mainstem.operators.stage.packed_rows import Packing
-from mainstem.operators.table import TableRows
 from mainstem.operators.tables.changed_rows import ChangedRows
+from mainstem.operators.tables.feed_rows import FeedRows
 from mainstem.operators.windows.window_assignment import WindowAssignment
 from mainstem.operators.windows.window_kinds import Calendar, Cumulating, Everything, Hopping, Tumbling
 from mainstem.operators.windows.window_rows import WindowRows
@@ -45,7 +45,7 @@ __all__ = ["PackedTopicReader", "packing_of", "to_option"]
 KINDS: dict[str, Any] = {
     kind.__name__: kind
     for kind in (
-        Packing, JoinSide, RowTime, TableRows, KeyedRows, ChangedRows, ComparedRows,
+        Packing, JoinSide, RowTime, FeedRows, KeyedRows, ChangedRows, ComparedRows,
         WindowRows, Aggregates, AggregateCall, WindowAssignment, Calendar, Cumulating, Everything, Hopping, Tumbling,
         ColumnPacking, SendRows, StageFile, CountRows, LookUp,
     )

@@ -344,7 +344,17 @@ def _alike(sizes: Sequence[int]) -> int:
 
 
 def _everything(run: RunFile, schema: pa.Schema) -> pa.Table:
-    return pa.Table.from_arrays(run.everything().select(schema.names).columns, schema=schema)
+    return _with_columns(run.everything(), schema)
+
+
+def _with_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Rows of a run with the columns of the engine: one that the engine got after the run was written is null.
+
+    A file does not record which columns are not null, as engines' own tables do.
+    """
+    there = set(rows.column_names)
+    columns = [rows.column(at.name) if at.name in there else pa.nulls(rows.num_rows, at.type) for at in schema]
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _numbers(rows: pa.Table, name: str) -> Any:
@@ -399,9 +409,7 @@ def _take(runs: Sequence[RunFile], places: Int64Array, rows: Int64Array, schema:
     for number, run in enumerate(runs):
         of_run = np.flatnonzero(places == number)
         if len(of_run):
-            # A file does not record which columns are not null, as engines' own tables do.
-            taken = pa.Table.from_batches([run.take(rows[of_run])]).select(schema.names)
-            parts.append(pa.Table.from_arrays(taken.columns, schema=schema))
+            parts.append(_with_columns(pa.Table.from_batches([run.take(rows[of_run])]), schema))
             origins.append(of_run)
     if not parts:
         return schema.empty_table()

@@ -43,9 +43,13 @@ _RECORD = pa.field("record", WATERMARKED_RECORD, metadata={**RECORD_MARK, **CHAN
 class TableSource:
     """The input rows of `table`: every version of each key, while its result has only the newest."""
 
-    rows: DataFrame
+    # None if they do not tell which of them are deletes.
+    rows: DataFrame | None
     key: tuple[str, ...]
-    order_by: str | None
+    # The columns of its order; an expression has a column of its own that `rows` lack.
+    order: tuple[str, ...] = ()
+    # As the user wrote it.
+    order_by: str | list[str] | None = None
 
 
 def is_changing(schema: pa.Schema) -> bool:

@@ -1,18 +1,21 @@
 """TableEngine: the newest row of each key, as a changing table.
 
-The newest is the last in the log, or the one with the highest `order` and of those the last in the log. A row that
-arrives out of order, and one equal to the current row, change nothing.
+The newest is the last in the log, or the one with the highest `order` and of those the last in the log: the one with the
+highest position (partition, offset, tie), in whatever batches they arrive. A row that arrives out of order, and one equal to
+the current row, change nothing.
 
 Input (`table_input`):
 
     group, check             int64       hashes of the key
     deleted                  bool        the row deletes its key
     order                                decides which row is newer; missing if the log order does
+    silent                   bool        a deletion in the log without an order: it deletes the rows before it; with `order` only
     partition, offset, tie               the position in the log
     row                      struct      the whole row
 
-State rows: the newest row of each key. With `order` a deleted key stays in the state, without its row:
-an older row may still arrive.
+State rows: the newest row of each key; with `order` also its order and position. With `order` a deleted key stays in the
+state, without its row: an older row may still arrive. State that was written before positions were stored has none: there
+a row that arrives later is the newer one.
 """
 
 from __future__ import annotations
@@ -44,13 +47,16 @@ __all__ = ["TableEngine", "table_input"]
 
 Mask = npt.NDArray[np.bool_]
 
+POSITION = (("partition", pa.int32()), ("offset", pa.int64()), ("tie", pa.int64()))
+# Below every partition, also those of deletes (see `changing`).
+NOWHERE = -(2**31)
+
 
 def table_input(row_type: pa.DataType, order: pa.DataType | None) -> pa.Schema:
     """The input of `step`; see above."""
-    ordered = [] if order is None else [("order", order)]
+    ordered = [] if order is None else [("order", order), ("silent", pa.bool_())]
     hashes = [(name, pa.int64()) for name in ("group", "check")]
-    places = [("partition", pa.int32()), ("offset", pa.int64()), ("tie", pa.int64())]
-    return pa.schema([*hashes, ("deleted", pa.bool_()), *ordered, *places, ("row", row_type)])
+    return pa.schema([*hashes, ("deleted", pa.bool_()), *ordered, *POSITION, ("row", row_type)])
 
 
 @dataclass(frozen=True)
@@ -59,12 +65,15 @@ class TableEngine:
 
     row_type: pa.DataType
     order: pa.DataType | None = None
+    # Whether positions of rows tell which of two is the last; if not, it is the one that arrives later. Rows of a changing
+    # table have none: deletes are numbered before all inserts.
+    placed: bool = True
 
     late_schema: ClassVar[pa.Schema | None] = None
 
     @property
     def state_schema(self) -> pa.Schema:
-        ordered = [] if self.order is None else [("order", self.order)]
+        ordered = [] if self.order is None else [("order", self.order), *POSITION]
         own = [("deleted", pa.bool_()), *ordered, ("row", self.row_type)]
         return pa.schema([*STATE_COLUMNS, *own])
 
@@ -83,7 +92,7 @@ class TableEngine:
         group, item = group[firsts], item[firsts]
         known = find_groups(state, group)
         places = places_of(known, group, item)
-        newest, orders = self._newest(rows, ids, known, places)
+        newest, orders, stale = self._newest(rows, ids, known, places)
         # Keys whose newest row is in this batch.
         keys = np.flatnonzero(newest >= 0)
         chosen = rows.take(pa.array(newest[keys]))
@@ -97,7 +106,8 @@ class TableEngine:
         lost = np.flatnonzero(~kept & (old >= 0))
         orders = None if orders is None else orders.take(pa.array(keys))
         put = self._state(chosen, group[keys], item[keys], orders, np.flatnonzero(kept))
-        return Step(output, put, identify_rows(group[keys][lost], item[keys][lost]))
+        gone = identify_rows(group[keys][lost], item[keys][lost])
+        return Step(output, put, gone, counts={"out_of_order": stale} if stale else {})
 
     def _unchanged(self, known: pa.Table, old: Int64Array, chosen: pa.Table, stay: Mask) -> Mask:
         """The keys, of those that `stay`, whose new row is equal to the old one."""
@@ -111,32 +121,45 @@ class TableEngine:
 
     def _newest(
         self, rows: pa.Table, ids: Int64Array, known: pa.Table, places: Int64Array
-    ) -> tuple[Int64Array, pa.Array | None]:
-        """For each key the number of its newest row in this batch, -1 if the stored row is newer; and the highest order."""
+    ) -> tuple[Int64Array, pa.Table | None, int]:
+        """For each key the number of its newest row in this batch, -1 if the stored row is newer; the highest order, with
+        its position; and the number of rows that arrived after a newer one."""
         count = len(places)
         if self.order is None:
             newest = np.full(count, -1, np.int64)
             newest[ids] = np.arange(len(ids))
-            return newest, None
+            return newest, None, 0
         kept = np.flatnonzero(places >= 0)
         # The stored row comes before all others of its key.
         both = np.r_[kept, ids]
-        orders = [whole(known.column("order")).take(pa.array(places[kept])), whole(rows.column("order"))]
-        order = pa.concat_arrays([part.cast(self.order) for part in orders])
-        ranks = value_ranks(order)
+        schema = pa.schema([("order", self.order), *POSITION])
+        stored = known.select(schema.names).take(pa.array(places[kept]))
+        orders = pa.concat_tables([part.select(schema.names).cast(schema) for part in (stored, rows)])
+        ranks = value_ranks(orders.column("order"))
+        silent = np.r_[np.zeros(len(kept), np.bool_), _flags(rows, "silent")]
+        if self._tied(both, ranks, kept, count):
+            ranks = number_rows(ranks, *(numbers(orders, name, NOWHERE) for name, _ in POSITION))[0]
         by_key = np.argsort(both, kind="stable")
-        # A delete without an order deletes the rows before it.
-        silent = np.r_[np.zeros(len(kept), np.bool_), _flags(rows)] & (ranks == 0)
         before = np.empty(len(both), np.int64)
         before[by_key] = running_max(both[by_key], ranks[by_key])
         highest = np.empty(count, np.int64)
         by_order = order_rows(both, ranks)
         highest[both[by_order]] = by_order
         ranks = np.where(silent, before, ranks)
+        stale = int((ranks < before).sum())
         best = order_rows(both, ranks)
         newest = np.full(count, -1, np.int64)
         newest[both[best]] = best - len(kept)
-        return np.maximum(newest, -1), order.take(pa.array(highest))
+        return np.maximum(newest, -1), orders.take(pa.array(highest)), stale
+
+    def _tied(self, both: Int64Array, ranks: Int64Array, kept: Int64Array, count: int) -> bool:
+        """Whether a row has the order of the stored row of its key: then their positions decide.
+
+        Rows of one batch are in the order of the log.
+        """
+        stored = np.full(count, -1, np.int64)
+        stored[kept] = ranks[: len(kept)]
+        return self.placed and bool((stored[both[len(kept) :]] == ranks[len(kept) :]).any())
 
     def _output(
         self, known: pa.Table, old: Int64Array, chosen: pa.Table, put: Mask, group: Int64Array, taken: Mask
@@ -151,7 +174,7 @@ class TableEngine:
         return pa.Table.from_arrays([whole(column) for column in shown.columns], schema=self.output_schema)
 
     def _state(
-        self, chosen: pa.Table, group: Int64Array, item: Int64Array, orders: pa.Array | None, kept: Int64Array
+        self, chosen: pa.Table, group: Int64Array, item: Int64Array, orders: pa.Table | None, kept: Int64Array
     ) -> pa.Table:
         taken = chosen.take(pa.array(kept))
         row, deleted = whole(taken.column("row")), _flags(taken)
@@ -162,9 +185,12 @@ class TableEngine:
             "row": pc.if_else(pa.array(deleted), pa.scalar(None, row.type), row) if len(kept) else row,
         }
         if orders is not None:
-            columns["order"] = orders.take(pa.array(kept))
+            found = orders.take(pa.array(kept))
+            columns["order"] = whole(found.column("order"))
+            for name, of in POSITION:
+                columns[name] = whole(found.column(name)) if self.placed else pa.nulls(len(kept), of)
         return state_rows(self.state_schema, columns)
 
 
-def _flags(rows: pa.Table) -> Mask:
-    return np.asarray(whole(rows.column("deleted"))).astype(np.bool_)
+def _flags(rows: pa.Table, name: str = "deleted") -> Mask:
+    return np.asarray(whole(rows.column(name))).astype(np.bool_)

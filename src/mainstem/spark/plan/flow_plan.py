@@ -430,9 +430,45 @@ def _bound_by_keys(aggregate: Any) -> str:
     types = [key.dataType().catalogString() for key in _each(aggregate.groupingExpressions())]
     if any(word in of for of in types for word in ("timestamp", "date")):
         return ""
+    made = _aliased(aggregate)
+    if any(_grows(key, made) for key in _each(aggregate.groupingExpressions())):
+        return ""
     if any(word in aggregate.aggregateExpressions().toString() for word in ("collect_list(", "collect_set(")):
         return ""
     return f"one row for each {', '.join(keys)}" if keys else "one row"
+
+
+# Functions of a time or a number that have few values, however many it has.
+_CYCLIC = frozenset(
+    ["DayOfMonth", "DayOfWeek", "DayOfYear", "Hour", "Minute", "Month", "Pmod", "Quarter", "Remainder",
+     "Second", "WeekDay", "WeekOfYear"]
+)  # fmt: skip
+
+
+def _grows(key: Any, made: Mapping[int, Any]) -> bool:
+    """Whether an expression has a new value for every span of time, or for every record: a month as text, an offset."""
+    name, of = key.nodeName(), key.dataType().catalogString()
+    if of == "boolean" or name in _CYCLIC:
+        return False
+    if name == "AttributeReference":
+        known = made.get(key.exprId().id())
+        return of.startswith(("timestamp", "date")) if known is None else _grows(known, made)
+    if name == "GetStructField":
+        return of.startswith(("timestamp", "date")) or str(key.sql()).replace("`", "").endswith("record.offset")
+    if name == "DateFormatClass" and key.right().foldable() and "y" not in str(key.right().sql()).lower():
+        return False
+    return any(_grows(part, made) for part in _each(key.children()))
+
+
+def _aliased(node: Any) -> dict[int, Any]:
+    """The expressions of columns computed below a node, by their id."""
+    found = {}
+    for below in nodes_of(node):
+        if below.nodeName() == "Project":
+            for expression in _each(below.projectList()):
+                if expression.nodeName() == "Alias":
+                    found[expression.exprId().id()] = expression.child()
+    return found
 
 
 def _bound_in_time(join: Any) -> bool:

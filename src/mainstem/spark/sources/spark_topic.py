@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
+from mainstem.arguments import checked_calls
 from mainstem.batch import FlowRun
 from mainstem.clock import as_us
 from mainstem.durations import Duration, duration_us
@@ -102,6 +103,7 @@ def leaf_rows(spark: SparkSession, leaf: Leaf, build: Build, **asked: Any) -> Da
     return spark.readStream.format(source).schema(schema).option(OPTION, request.to_option()).load()
 
 
+@checked_calls
 class SparkTopic(Topic):
     """A topic in a program: a `Topic` with DataFrames."""
 

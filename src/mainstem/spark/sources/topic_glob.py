@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
+from mainstem.arguments import checked_calls
 from mainstem.durations import Duration, duration_us
 from mainstem.errors import Invalid, SchemaMismatch, TopicNotFound
 from mainstem.log.log import Log
@@ -70,6 +71,7 @@ def why_not(settings: TopicSettings, wanted: pa.Schema, event_time: str | None) 
     return ""
 
 
+@checked_calls
 class TopicGlob:
     """The topics that match a pattern; created by `stem.topics("orders.*")`."""
 

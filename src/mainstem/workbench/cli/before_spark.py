@@ -7,6 +7,7 @@ flows literally, whether it has the requested ones; and whether the topics, patt
 from __future__ import annotations
 
 import ast
+import inspect
 import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -170,7 +171,7 @@ class _UnknownSchemas(dict[str, Any]):
         return default
 
 
-_SOURCES = {source.stream.__code__ for source in (SparkTopic, TopicGlob, SparkView)}
+_SOURCES = {inspect.unwrap(source.stream).__code__ for source in (SparkTopic, TopicGlob, SparkView)}
 
 
 def _is_of_source(error: MainstemError) -> bool:

@@ -163,7 +163,9 @@ def _set_up(stem: Mainstem, capture: Capture) -> dict[str, Any]:
         connection.close()
     files = StatusFile(stem.home, capture.name)
     if files.read() is None:
-        files.write(CaptureStatus.of(capture, "set up", None, 0, health, {}, "", paused=False))
+        files.write(
+            CaptureStatus.of(capture, "set up", None, 0, health, {}, "", paused=False, now=stem.log.clock.now())
+        )
     tables = capture_facts(stem, capture.name).tables
     return {
         "capture": capture.name, "source": capture.source.shown, "slot": slot, "position": position, "tables": tables,

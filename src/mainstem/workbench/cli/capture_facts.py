@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mainstem.capture.capture_status import CaptureStatus, StatusFile, all_statuses
+from mainstem.clock import SystemClock
 from mainstem.errors import NotFound, TopicNotFound, did_you_mean
 from mainstem.log.rows.schema_ddl import type_to_ddl
 
@@ -123,5 +124,6 @@ def ask_source(facts: CaptureFacts, captures: Sequence[Capture], home: str) -> C
         before.snapshot,
         before.error,
         paused=before.paused,
+        now=SystemClock().now(),
     )
     return replace(facts, status=replace(now, process=before.process))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from mainstem.errors import Invalid, NotFound, did_you_mean
+from mainstem.errors import Invalid, NotFound, ViewNotFound, did_you_mean
 from mainstem.workbench.cli.error_text import BROKEN_PIPE, INTERRUPTED, USAGE, leave_output, show_error
 from mainstem.workbench.cli.terminal_table import show_note
 
@@ -144,7 +144,12 @@ def open_view(stem: Mainstem, name: str) -> Iterator[View]:
     view = stem.view(name)
     try:
         # Raises, with the existing views, if there is none of that name.
-        view.describe()
+        try:
+            view.describe()
+        except ViewNotFound as error:
+            if name in stem.topics():
+                error.hint = f'"{name}" is a topic: mainstem topic read {name}'
+            raise
         yield view
     finally:
         view.close()

@@ -131,6 +131,8 @@ def _next_of(command: Any, words: Sequence[str], last: str, home: str) -> list[t
     """The options, the values of an option, or the values of the next argument."""
     options = {name: it for it in command.params if it.param_type_name == "option" for name in it.opts}
     if words and (option := options.get(words[-1])) is not None and not option.is_flag:
+        if words[-1] == "--flow":
+            return [(name, "") for name in flow_names(home)]
         choices = option.type_descriptor.choices or ()
         return [(str(getattr(choice, "value", choice)), "") for choice in choices]
     if last.startswith("-"):
@@ -156,6 +158,7 @@ def _next_of(command: Any, words: Sequence[str], last: str, home: str) -> list[t
 def _names(home: str, kind: str, given: Sequence[str]) -> list[str]:
     topic = given[0] if given else ""
     return {
+        "bash|zsh|fish": lambda: list(SCRIPTS),
         "topic": lambda: topic_names(home),
         "view": lambda: view_names(home),
         "flow": lambda: flow_names(home),

@@ -42,10 +42,10 @@ CLOCK_SECONDS_MAX = 2.0
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check, and what to do if it failed."""
+    """The result of one check, and what to do if it failed: "look" is doubtful, "bad" keeps something from working."""
 
     subject: str
-    state: Literal["well", "doubtful", "ill"]
+    state: Literal["ok", "look", "bad"]
     detail: str
     advice: str = ""
 
@@ -83,7 +83,7 @@ class Examination:
             try:
                 found = look()
             except MainstemError as error:
-                found = Finding(look.__name__.strip("_"), "ill", f"{error.summary}. {error.detail}".strip(), error.hint)
+                found = Finding(look.__name__.strip("_"), "bad", f"{error.summary}. {error.detail}".strip(), error.hint)
             if found is not None:
                 yield found
 
@@ -91,7 +91,7 @@ class Examination:
 
     def _python(self) -> Finding:
         versions = [f"Python {sys.version.split()[0]}", f"mainstem {_version('mainstem')}"]
-        return Finding("python", "well", ", ".join(versions))
+        return Finding("python", "ok", ", ".join(versions))
 
     def _java(self) -> Finding:
         from mainstem.spark.java_patches import java_home
@@ -101,23 +101,23 @@ class Examination:
         try:
             said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr
         except (OSError, subprocess.SubprocessError) as error:
-            return Finding("java", "ill", f"{java} does not run: {error}.", "Point JAVA_HOME to a Java 17 or later.")
+            return Finding("java", "bad", f"{java} does not run: {error}.", "Point JAVA_HOME to a Java 17 or later.")
         found = re.search(r'version "((\d+)[^"]*)"', said)
         if found is None or int(found[2]) < JAVA_LEAST:
             return Finding(
-                "java", "ill", f"{said.splitlines()[0]}, {java}.", f"Spark needs Java {JAVA_LEAST} or later."
+                "java", "bad", f"{said.splitlines()[0]}, {java}.", f"Spark needs Java {JAVA_LEAST} or later."
             )
         self._java_version = found[1]
-        return Finding("java", "well", f"{said.splitlines()[0]}, {java}")
+        return Finding("java", "ok", f"{said.splitlines()[0]}, {java}")
 
     def _spark(self) -> Finding:
         version = _version("pyspark")
         if not version:
-            return Finding("spark", "ill", "PySpark is not installed.", 'pip install "mainstem[spark]"')
+            return Finding("spark", "bad", "PySpark is not installed.", 'pip install "mainstem[spark]"')
         if not version.startswith(f"{SPARK_LINE}."):
             advice = f"Mainstem is tested with {SPARK_LINE}; a cluster must have the same version as this package."
-            return Finding("spark", "doubtful", f"PySpark {version}", advice)
-        return Finding("spark", "well", f"PySpark {version}; a cluster must have the same")
+            return Finding("spark", "look", f"PySpark {version}", advice)
+        return Finding("spark", "ok", f"PySpark {version}; a cluster must have the same")
 
     def _patches(self) -> Finding | None:
         """Whether Mainstem patches Spark sessions; without the patches they are only slower."""
@@ -129,8 +129,8 @@ class Examination:
         versions = {"spark": spark, "hadoop": _hadoop_version(), "java": self._java_version}
         reason = why_not_patched(**versions)
         if reason is None:
-            return Finding("patches", "well", f"on: Java sets the modes of local files; {SWITCH}=off turns this off")
-        return Finding("patches", "well", f"off: {reason}; small batches take longer, results are the same")
+            return Finding("patches", "ok", f"on: Java sets the modes of local files; {SWITCH}=off turns this off")
+        return Finding("patches", "ok", f"off: {reason}; small batches take longer, results are the same")
 
     def _classes(self) -> Finding | None:
         """Whether a local session that is made now maps Spark's classes from an archive; without one it only starts later."""
@@ -147,16 +147,14 @@ class Examination:
         archive = find_archive(session_settings("local[*]"), environment) if patches_are_on() else None
         if archive is None:
             return Finding(
-                "classes", "well", "no archive of Spark's classes: it is off, or this Java or its options exclude it"
+                "classes", "ok", "no archive of Spark's classes: it is off, or this Java or its options exclude it"
             )
         if archive.bytes is None:
-            return Finding(
-                "classes", "well", f'no archive yet: made after the next program that runs, "{archive.path}"'
-            )
+            return Finding("classes", "ok", f'no archive yet: made after the next program that runs, "{archive.path}"')
         if archive.bytes == 0:
             advice = "Programs start slower, results are the same. To have it tried again, remove the file."
-            return Finding("classes", "doubtful", f'no archive: Java did not make or take it, "{archive.path}"', advice)
-        return Finding("classes", "well", f'{archive.bytes / 2**20:.0f} MiB of archived classes, "{archive.path}"')
+            return Finding("classes", "look", f'no archive: Java did not make or take it, "{archive.path}"', advice)
+        return Finding("classes", "ok", f'{archive.bytes / 2**20:.0f} MiB of archived classes, "{archive.path}"')
 
     # The home
 
@@ -172,15 +170,15 @@ class Examination:
             os.unlink(f"{name}.link")
         except OSError as error:
             advice = "The home must be a directory of this user, on a file system with fsync and hard links."
-            return Finding("permissions", "ill", f'"{self._home}": {error.strerror}.', advice)
+            return Finding("permissions", "bad", f'"{self._home}": {error.strerror}.', advice)
         finally:
             if os.path.exists(name):
                 os.unlink(name)
         mode = os.stat(self._home).st_mode & 0o077
         if mode & 0o022:
             advice = f"Other users could change the log: chmod go-w {self._home}"
-            return Finding("permissions", "doubtful", f'others may write to "{self._home}"', advice)
-        return Finding("permissions", "well", f'"{self._home}" can be written, synced and linked in')
+            return Finding("permissions", "look", f'others may write to "{self._home}"', advice)
+        return Finding("permissions", "ok", f'"{self._home}" can be written, synced and linked in')
 
     def _disk(self) -> Finding:
         assert self._home is not None
@@ -190,8 +188,8 @@ class Examination:
             advice = (
                 "Appends fail when the disk is full. Free some space, or shorten the retention: mainstem topic alter"
             )
-            return Finding("disk", "doubtful", detail, advice)
-        return Finding("disk", "well", detail)
+            return Finding("disk", "look", detail, advice)
+        return Finding("disk", "ok", detail)
 
     def _time(self) -> Finding:
         """The home may be on another machine, with another clock."""
@@ -201,15 +199,15 @@ class Examination:
             with open(name, "w", encoding="utf-8"):
                 there = os.stat(name).st_mtime
         except OSError:
-            return Finding("clock", "doubtful", "the home is not writable, so its clock is unknown")
+            return Finding("clock", "look", "the home is not writable, so its clock is unknown")
         finally:
             if os.path.exists(name):
                 os.unlink(name)
         apart = abs(self._clock.now() / 1e6 - there)
         if apart > CLOCK_SECONDS_MAX:
             advice = "Append times and timers use the clock: synchronise both machines (NTP)."
-            return Finding("clock", "doubtful", f"this machine and the home's differ by {apart:.1f} seconds", advice)
-        return Finding("clock", "well", f"this machine and the home's differ by {apart * 1e3:.0f} ms")
+            return Finding("clock", "look", f"this machine and the home's differ by {apart:.1f} seconds", advice)
+        return Finding("clock", "ok", f"this machine and the home's differ by {apart * 1e3:.0f} ms")
 
     # Servers
 
@@ -220,7 +218,7 @@ class Examination:
         log = open_log(self._home)
         try:
             topics = len(log.topic_names())
-            return Finding("log", "well", f"{log.title}, {topics} {'topic' if topics == 1 else 'topics'}")
+            return Finding("log", "ok", f"{log.title}, {topics} {'topic' if topics == 1 else 'topics'}")
         finally:
             log.close()
 
@@ -237,10 +235,10 @@ class Examination:
         found = [os.path.basename(jar) for jar in connector_jars() if name in jar]
         advice = f"Only flows in real-time mode need it: spark.jars.packages {PACKAGE}:{version} in spark-defaults.conf"
         if not found:
-            return Finding("connector", "doubtful", "Spark's Kafka connector is not in this environment", advice)
+            return Finding("connector", "look", "Spark's Kafka connector is not in this environment", advice)
         if found != [f"{name}-{version}.jar"]:
-            return Finding("connector", "doubtful", f"{', '.join(found)}, for PySpark {version}", advice)
-        return Finding("connector", "well", f"{found[0]}, for flows in real-time mode")
+            return Finding("connector", "look", f"{', '.join(found)}, for PySpark {version}", advice)
+        return Finding("connector", "ok", f"{found[0]}, for flows in real-time mode")
 
     def _views(self) -> Finding:
         from mainstem.postgres_address import PostgresAddress
@@ -251,7 +249,7 @@ class Examination:
         try:
             views = len(backend.names())
             where = "in the home" if backend.address is None else PostgresAddress.parse(backend.address).shown
-            return Finding("views", "well", f"{where}, {views} {'view' if views == 1 else 'views'}")
+            return Finding("views", "ok", f"{where}, {views} {'view' if views == 1 else 'views'}")
         finally:
             backend.close()
 
@@ -268,14 +266,14 @@ class Examination:
         for one in statuses:
             if one.running and one.alarm:
                 advice = "Find out what holds it back: mainstem capture describe. Or raise max_slot_wal_keep_size."
-                return Finding("captures", "doubtful", f'{detail}; "{one.name}": {one.alarm_text}', advice)
+                return Finding("captures", "look", f'{detail}; "{one.name}": {one.alarm_text}', advice)
             if one.state == "failed":
                 advice = "Fix the cause and run it again: until then its server holds every change for it."
-                return Finding("captures", "doubtful", f'{detail}; "{one.name}" failed: {one.error}', advice)
+                return Finding("captures", "look", f'{detail}; "{one.name}" failed: {one.error}', advice)
             if not one.running:
                 advice = f"Its server holds every change for it: run it, or mainstem capture drop PROGRAM.py {one.name}"
-                return Finding("captures", "doubtful", f'{detail}; "{one.name}" does not run', advice)
-        return Finding("captures", "well", detail)
+                return Finding("captures", "look", f'{detail}; "{one.name}" does not run', advice)
+        return Finding("captures", "ok", detail)
 
 
 def _version(package: str) -> str:
@@ -293,7 +291,8 @@ def _hadoop_version() -> str:
     return found[0].removeprefix("hadoop-client-api-") if found else "of an unknown version"
 
 
-MARKS = {"well": "ok", "doubtful": "look", "ill": "BAD"}
+def _mark(finding: Finding) -> str:
+    return "BAD" if finding.state == "bad" else finding.state
 
 
 def doctor(*, as_json: JsonOption = False, home: HomeOption = None) -> None:
@@ -311,17 +310,17 @@ def doctor(*, as_json: JsonOption = False, home: HomeOption = None) -> None:
             raise
         path = None
     findings = list(Examination(path, os.environ).findings())
-    ill = [finding for finding in findings if finding.state == "ill"]
+    bad = [finding for finding in findings if finding.state == "bad"]
     if as_json:
         print_json({"home": path, "findings": [asdict(finding) for finding in findings]})
     else:
-        show_facts((f"{MARKS[finding.state]:4}  {finding.subject}", finding.detail) for finding in findings)
+        show_facts((f"{_mark(finding):4}  {finding.subject}", finding.detail) for finding in findings)
         for finding in findings:
             if finding.advice:
                 show_note(f"{finding.subject}: {finding.advice}")
         if path is None:
             show_note("Only the machine was checked; name a home with --home DIR.")
-        elif not ill:
+        elif not bad:
             typer.echo(f"{show_count(len(findings), 'check')}, all passed")
-    if ill:
+    if bad:
         raise typer.Exit(1)

@@ -13,7 +13,7 @@ from mainstem.durations import duration_us, show_duration
 from mainstem.errors import Unavailable
 from mainstem.workbench.cli.command_arguments import HomeOption, open_home
 from mainstem.workbench.cli.command_tree import new_noun
-from mainstem.workbench.cli.json_output import JsonOption, print_json, print_outcome
+from mainstem.workbench.cli.json_output import AllColumnsOption, JsonOption, print_json, print_outcome
 from mainstem.workbench.cli.list_entry import Unreadable, json_entry, table_row, try_look
 from mainstem.workbench.cli.terminal_table import (
     LAG_COLUMNS,
@@ -68,7 +68,7 @@ def plot(
 
 
 @app.command("list")
-def list_flows(*, as_json: JsonOption = False, home: HomeOption = None) -> None:
+def list_flows(*, as_json: JsonOption = False, all_columns: AllColumnsOption = False, home: HomeOption = None) -> None:
     """List the flows that ever ran here: their status, their process, and their lag.
 
     Example: mainstem flow list
@@ -93,7 +93,7 @@ def list_flows(*, as_json: JsonOption = False, home: HomeOption = None) -> None:
         shown = [place for place in range(len(SELDOM)) if any(_seldom(it)[place] for it in facts)]
         columns += [SELDOM[place] for place in shown]
         rows = (table_row(it, lambda it: [*_list_row(it), *(_seldom(it)[place] for place in shown)]) for it in found)
-        show_table(columns, rows, empty="no flows yet")
+        show_table(columns, rows, empty="no flows yet", all_columns=all_columns)
 
 
 def _list_row(it: FlowFacts) -> list[str]:

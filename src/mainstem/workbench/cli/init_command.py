@@ -29,6 +29,8 @@ FILES = {
     "test_shop.py": "its tests, without Spark",
     "orders.csv": "a few rows to append",
 }
+# What lies in a home in which nothing was done yet.
+OF_NEW_HOME = frozenset(["ledgers", "lock", "mainstem.json", "topics"])
 STEPS = {
     "mainstem topic append orders orders.csv": "append the rows",
     "mainstem run shop.py --until-idle": "run the program, until it has read them",
@@ -45,7 +47,8 @@ def init(
 ) -> None:
     """Make a home with a topic, a program, a test of it, and a few rows to append: a start for your own.
 
-    The comments in each file say what to change. Existing files are not overwritten.
+    The comments in each file say what to change. Existing files are not overwritten; what an interrupted init has left is
+    completed.
 
     Example: mainstem init shop
     """
@@ -58,6 +61,8 @@ def init(
     with open_stem(data, upkeep="manual") as stem:
         stem.create_topic(TOPIC, schema=SETTINGS["SCHEMA"], key=SETTINGS["KEY"], event_time=SETTINGS["EVENT_TIME"])
     for name in FILES:
+        if _is_begun(place / name):
+            (place / name).unlink()
         # "x": a file that appeared meanwhile is not overwritten either.
         with open(place / name, "x", encoding="utf-8") as file:
             file.write(_template(name))
@@ -75,14 +80,38 @@ def init(
 
 
 def _refuse_existing(place: Path, data: Path) -> None:
-    there = [str(path) for path in (*(place / name for name in FILES), data) if os.path.lexists(path)]
-    if there:
+    """Raise `AlreadyExists` if something is there, unless it is what an init that was killed has left."""
+    made = [*(place / name for name in FILES), data]
+    there = [path for path in made if os.path.lexists(path)]
+    foreign = [path for path in there if not (_is_new_home(path) if path == data else _is_begun(path))]
+    if foreign or len(there) == len(made):
+        named = [str(path) for path in foreign or there]
         raise AlreadyExists(
-            f"{there[0]} exists already",
+            f"{named[0]} exists already",
             detail=f"Nothing was written; init would make {', '.join([*FILES, str(data)])}"
-            + (f", of which there are also {', '.join(there[1:])}." if there[1:] else "."),
+            + (f", of which there are also {', '.join(named[1:])}." if named[1:] else "."),
             hint="Name another directory: mainstem init shop",
         )
+
+
+def _is_begun(path: Path) -> bool:
+    """Whether a file is what init writes, or the beginning of it."""
+    try:
+        return _template(path.name).startswith(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _is_new_home(path: Path) -> bool:
+    """Whether a directory is empty, or a home with no more than the topic of init, without records."""
+    if not path.is_dir() or not OF_NEW_HOME.issuperset(os.listdir(path)):
+        return False
+    if "mainstem.json" not in os.listdir(path):
+        return not any(file.is_file() for file in path.rglob("*") if file.name != "lock")
+    from mainstem.stem import open as open_stem
+
+    with open_stem(path, upkeep="manual") as stem:
+        return stem.topics() in ([], [TOPIC]) and all(not stem.topic(name).backend.latest(0) for name in stem.topics())
 
 
 def _template(name: str) -> str:

@@ -36,6 +36,8 @@ PERMUTED_MAX = 4
 CANDIDATES_SHOWN = 5
 _TIME = r"\d{1,2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?"
 _START = re.compile(rf"(?:(?P<date>\d{{4}}-\d{{2}}-\d{{2}})[ T])?(?P<time>{_TIME})(?:Z|\+00:00)?(?:-(?P<end>{_TIME}))?")
+# What is meant as a time, also if it is none: 99:22, or 12:20- without an end.
+_MEANT_AS_TIME = re.compile(r"(?:\d{4}-\d{1,2}-\d{1,2}[ T])?\d{1,2}:\d.*")
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,13 @@ def _read_in_some_order(view: View, given: Sequence[str]) -> list[Any]:
             continue
     if len(fitting) == 1:
         return fitting[0]
+    wrong = next((text for text in given if _MEANT_AS_TIME.fullmatch(text) and TimeOfKey.parse(text) is None), None)
+    if wrong is not None and any(is_window(data_type) for _, data_type in types):
+        raise Invalid(
+            f'"{wrong}" is not a time',
+            detail="A window is written by its start, with its end if windows overlap. Hours are 0 to 23, minutes 00 to 59.",
+            hint='For example: 12:20, 12:20-12:21 or "2026-11-17 12:20".',
+        ) from None
     raise Invalid(str(refused), detail=f"It is in the key of view {view.name!r}.", hint=refused.hint) from None
 
 
@@ -130,10 +139,14 @@ def _read_part(name: str, data_type: pa.DataType, text: str) -> Any:
         return text_reader(data_type, name)(text)
     if (moment := TimeOfKey.parse(text)) is not None:
         return moment
+    hint = 'Write its start, as in 12:20 or "2026-11-17 12:20".'
     try:
-        return text_reader(data_type, name)(text)
+        window: dict[str, Any] = text_reader(data_type, name)(text)
     except NotAValue as error:
-        raise NotAValue(name, data_type, text, 'Write its start, as in 12:20 or "2026-11-17 12:20".') from error
+        raise NotAValue(name, data_type, text, hint) from error
+    if window is not None and any(window.get(side) is None for side in ("start", "end")):
+        raise NotAValue(name, data_type, text, f"A window in JSON has its start and its end. {hint}")
+    return window
 
 
 def _look_up(view: View, values: list[Any], given: Sequence[str], as_of: AsOf | None) -> tuple[Any, ...]:

@@ -22,6 +22,7 @@ import typer
 
 from mainstem.arguments import type_name
 from mainstem.errors import Invalid, MainstemError, NotFound, did_you_mean
+from mainstem.spark.hidden_libraries import check_libraries
 from mainstem.workbench.cli.error_text import with_facts
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ __all__ = ["FUNCTION", "ProgramArgument", "ProgramFile", "load_captures", "load_
 
 FUNCTION, CAPTURES = "flows", "captures"
 EXAMPLES = {FUNCTION: "Flow(rows, into=sink)", CAPTURES: 'Capture("shop", postgres(url, tables=["orders"]))'}
+# As many files of a folder are named.
+LISTED_MAX = 10
 
 ProgramArgument = Annotated[str, typer.Argument(metavar="PROGRAM.py", help="A Python file with a function `flows`.")]
 
@@ -92,7 +95,8 @@ def _load(path: str) -> ModuleType:
         near = [str(other) for other in sorted(file.parent.glob("*.py"))] if file.parent.is_dir() else []
         raise NotFound(
             f'there is no program "{path}"',
-            detail=f"The current directory is {os.getcwd()!r}.",
+            detail=f"The current directory is {os.getcwd()!r}."
+            + (f" Python files there: {', '.join(near)}." if 0 < len(near) <= LISTED_MAX else ""),
             hint=did_you_mean(path, near) or "Give the path of a Python file with a function `flows`.",
         )
     return _module(file)
@@ -128,6 +132,7 @@ def _module(file: Path) -> ModuleType:
 def _find_neighbours(file: Path) -> None:
     """Let the program import the modules beside it, here and in the workers, as with `python shop.py`."""
     folder = str(file.parent.resolve())
+    check_libraries(folder)
     if folder not in sys.path:
         sys.path.insert(0, folder)
     known = os.environ.get("PYTHONPATH", "")
@@ -180,8 +185,18 @@ def _load_error(file: Path, error: Exception) -> MainstemError:
     return Invalid(
         f'"{file}" failed while it was loaded',
         detail=f"{_error_text(error)}.{f' It is {place}.' if place else ''}",
-        hint="Fix it and check it again; a program should do little when it is loaded.",
+        hint="Spark starts after the program is loaded. Move this line into the function `flows`."
+        if _needs_session(error)
+        else "Fix it and check it again; a program should do little when it is loaded.",
     )
+
+
+def _needs_session(error: Exception) -> bool:
+    """Whether a function of Spark was called that needs a session: F.udf("string"), F.col("a") > 1."""
+    if "SESSION_OR_CONTEXT_NOT_EXISTS" in str(error):
+        return True
+    frames = traceback.extract_tb(error.__traceback__)
+    return isinstance(error, AssertionError) and f"{os.sep}pyspark{os.sep}" in frames[-1].filename
 
 
 def _without_spark(error: Exception) -> NotFound:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mainstem.clock import SystemClock
 from mainstem.errors import FellOff, MainstemError, MissedDeletions, NotFound
 from mainstem.workbench.cli.command_arguments import (
     POSITION_HELP,
@@ -21,12 +22,14 @@ from mainstem.workbench.cli.command_arguments import (
 )
 from mainstem.workbench.cli.command_tree import new_noun
 from mainstem.workbench.cli.error_text import with_facts
-from mainstem.workbench.cli.json_output import JsonOption, RowsJsonOption, print_json, print_outcome
+from mainstem.workbench.cli.json_output import AllColumnsOption, JsonOption, RowsJsonOption, print_json, print_outcome
 from mainstem.workbench.cli.list_entry import entries_by_topic, json_entry, table_row
 from mainstem.workbench.cli.terminal_table import (
+    ALL_COLUMNS,
     LAG_COLUMNS,
     Column,
     GrowingTable,
+    is_terminal,
     lag_cells,
     moment,
     show_count,
@@ -77,6 +80,7 @@ def take(
     ] = None,
     form: Annotated[MessageFormat, typer.Option("--format", help="The output format.")] = MessageFormat.TABLE,
     as_json: RowsJsonOption = False,
+    all_columns: AllColumnsOption = False,
     deliveries_max: Annotated[
         int | None,
         typer.Option(help=f"{NEW}: the number of deliveries before a message is rejected."),
@@ -128,7 +132,10 @@ def take(
         if lease is not None:
             for message in messages:
                 message.extend(lease)
-        _show_message(messages, MessageFormat.JSON if as_json else form)
+        if as_json or form is MessageFormat.JSON:
+            _print_messages(messages)
+        else:
+            _show_messages(messages, found, all_columns=all_columns)
 
 
 def _backoff(first: str | None, longest: str | None, growth: Growth) -> Any:
@@ -154,35 +161,44 @@ def _open(topic: Topic, name: str, lease: str | None, settings: dict[str, Any], 
     return made
 
 
-def _show_message(messages: list[Message], form: MessageFormat) -> None:
-    from mainstem.log.rows.plain_values import cell_text, json_line, python_value
+def _print_messages(messages: list[Message]) -> None:
+    from mainstem.log.rows.plain_values import json_line, python_value
 
-    rows = [{name: python_value(value) for name, value in message.row.items()} for message in messages]
-    if form is MessageFormat.JSON:
-        for message, row in zip(messages, rows, strict=True):
-            facts = {
-                "receipt": message.receipt, "partition": message.partition, "offset": message.offset,
-                "key": message.key, "deliveries": message.deliveries, "redelivered": message.redelivered,
-                "held_until": python_value(message.held_until), "appended_at": python_value(message.appended_at),
-                "change": message.change, "headers": [[key, python_value(value)] for key, value in message.headers],
-                "row": row,
-            }  # fmt: skip
-            typer.echo(json_line(facts))
-        return
+    for message in messages:
+        facts = {
+            "receipt": message.receipt, "partition": message.partition, "offset": message.offset,
+            "key": message.key, "deliveries": message.deliveries, "redelivered": message.redelivered,
+            "held_until": python_value(message.held_until), "appended_at": python_value(message.appended_at),
+            "change": message.change, "headers": [[key, python_value(value)] for key, value in message.headers],
+            "row": {name: python_value(value) for name, value in message.row.items()},
+        }  # fmt: skip
+        typer.echo(json_line(facts))
+
+
+def _show_messages(messages: list[Message], topic: Topic, *, all_columns: bool) -> None:
+    import pyarrow as pa
+
+    from mainstem.workbench.cli.row_output import column_of, shown_cells, today_of
+
     if not messages:
         show_note("no message to take")
         return
-    names = list(rows[0])
-    firm = [Column("receipt", style="bold", firm=True), Column("delivery", "right")]
-    table = GrowingTable([*firm, Column("held until", firm=True), *map(Column, names)])
-    table.add(
-        [
-            [message.receipt, str(message.deliveries), moment(message.held_until)]
-            + ["null" if row[name] is None else cell_text(row[name]) for name in names]
-            for message, row in zip(messages, rows, strict=True)
-        ]
-    )
-    table.close("--json shows all")
+    # A column may have been added to the topic since these rows were read.
+    fields = [field for field in topic.settings.schema if field.name in messages[0].row]
+    today = today_of(SystemClock()) if is_terminal() else None
+    cells = [
+        [message.receipt for message in messages],
+        [str(message.deliveries) for message in messages],
+        [moment(message.held_until) for message in messages],
+        *(shown_cells(pa.array([message.row[it.name] for message in messages], it.type), today) for it in fields),
+    ]
+    columns = [
+        Column("receipt", style="bold", firm=True), Column("delivery", "right"), Column("held until", firm=True),
+        *map(column_of, fields),
+    ]  # fmt: skip
+    table = GrowingTable(columns, complete=all_columns)
+    table.add(list(zip(*cells, strict=True)))
+    table.close(ALL_COLUMNS)
 
 
 app = new_noun()

@@ -15,10 +15,10 @@ from mainstem.errors import Invalid
 from mainstem.log.rows.column_types import is_nested, is_window, kind_of
 from mainstem.log.rows.plain_values import Writer, cell_text, column_values, json_line, plain_writer
 from mainstem.log.rows.schema_ddl import type_to_ddl
-from mainstem.workbench.cli.terminal_table import Column, GrowingTable, is_terminal, show_note
+from mainstem.workbench.cli.terminal_table import ALL_COLUMNS, Column, GrowingTable, is_terminal, show_note
 from mainstem.workbench.cli.window_text import window_text
 
-__all__ = ["RowWriter", "TableRows", "row_writer", "shown_cells", "today_of", "write_rows"]
+__all__ = ["RowWriter", "TableRows", "column_of", "row_writer", "shown_cells", "today_of", "write_rows"]
 
 
 # Writers of rows.
@@ -185,10 +185,7 @@ class TableRows:
                     Column("appended_at", style="dim", firm=True, spared=2),
                 ]
             else:
-                number = kinds.is_integer(field.type) or kinds.is_floating(field.type) or kinds.is_decimal(field.type)
-                firm = number or kinds.is_temporal(field.type) or kinds.is_boolean(field.type) or is_window(field.type)
-                align: Literal["left", "right"] = "right" if number else "left"
-                columns.append(Column(field.name, align=align, firm=bool(firm), type=_type_text(field.type)))
+                columns.append(column_of(field))
         self._table = GrowingTable(columns, complete=all_columns)
         self._empty = True
 
@@ -210,7 +207,15 @@ class TableRows:
         if self._empty:
             show_note("no rows")
         else:
-            self._table.close("--all-columns or --json shows all", also=self._hidden)
+            self._table.close(ALL_COLUMNS, also=self._hidden)
+
+
+def column_of(field: pa.Field) -> Column:
+    """The column of a table for a column of rows: numbers on the right; numbers, times and windows are not truncated."""
+    number = kinds.is_integer(field.type) or kinds.is_floating(field.type) or kinds.is_decimal(field.type)
+    firm = number or kinds.is_temporal(field.type) or kinds.is_boolean(field.type) or is_window(field.type)
+    align: Literal["left", "right"] = "right" if number else "left"
+    return Column(field.name, align=align, firm=bool(firm), type=_type_text(field.type))
 
 
 def today_of(clock: Clock) -> date:

@@ -22,13 +22,14 @@ from rich.table import Table
 from rich.text import Text
 
 from mainstem.clock import Clock, as_datetime
-from mainstem.errors import MainstemError
+from mainstem.errors import MainstemError, summary_of
 from mainstem.flows.flow_waits import HolderFacts, waits_for, way_to_learn_more
 from mainstem.flows.run_notes import batch_text
 from mainstem.log.flow_cut import Holder
 from mainstem.log.lag import Lag
 from mainstem.spark.checkpoint.checkpoint_offsets import last_batch
 from mainstem.spark.checkpoint.flow_store import FlowStore
+from mainstem.spark.checkpoint.rejected_rows import rejected_topic_of
 from mainstem.spark.sources.agreed_cut import cut_note
 from mainstem.workbench.cli.flow_facts import PROGRESS_TOPIC, flow_lag
 from mainstem.workbench.cli.metrics_server import FlowFigures, metrics_text, seconds_of
@@ -166,6 +167,8 @@ class FlowStatus:
     batch: int | None = None
     # What it waits for: an open transaction or, if it keeps rows that wait for time, a partition.
     waits_for: HolderFacts | Holder | None = None
+    # Why it waits to restart; else empty.
+    retried_after: str = ""
 
     def figures(self) -> FlowFigures:
         """For Prometheus."""
@@ -241,6 +244,9 @@ class RunStatus:
             0 if run is None else self._counts.restarts(handle.name, run.epoch),
             batch,
             None if checkpoint is None else self._waits_for(handle, checkpoint),
+            summary_of(handle.retried_after)
+            if handle.state == "waiting to restart" and handle.retried_after is not None
+            else "",
         )
 
     def _waits_for(self, handle: FlowHandle, checkpoint: str) -> HolderFacts | Holder | None:
@@ -325,8 +331,12 @@ def waiting_lines(statuses: Sequence[FlowStatus]) -> list[str]:
     """What flows wait for that have no output, and whether all of them have read everything."""
     lines = []
     for it in statuses:
-        if it.waits_for is not None:
-            lines += [f"{it.flow} waits for {it.waits_for}", f"  {way_to_learn_more(it.flow)}"]
+        if it.retried_after:
+            lines.append(f"{it.flow} retries: {it.retried_after}")
+        elif it.waits_for is not None:
+            lines.append(f"{it.flow} waits for {it.waits_for}")
+    if waiting := [it.flow for it in statuses if it.waits_for is not None and not it.retried_after]:
+        lines.append(f"  {way_to_learn_more(waiting[0])}")
     started = [it for it in statuses if it.batch is not None]
     if not started:
         return ["reading the first records ..."] if any(it.state == "running" for it in statuses) else lines
@@ -421,9 +431,9 @@ def batch_line(it: FlowStatus) -> str:
     """One batch of a flow, or the end of the flow, as a line."""
     last = it.progress
     if it.state not in ("running", "catching up") or last.batch is None:
-        return f"{it.flow}: {it.state}"
+        return f"{it.flow}: {it.state}{f': {it.retried_after}' if it.retried_after else ''}"
     waits = "" if it.waits_for is None else str(it.waits_for)
-    parts = [batch_text(last, behind=it.lag.records, waits=waits)]
+    parts = [batch_text(it.flow, last, behind=it.lag.records, waits=waits)]
     parts += [f"watermark {_time(last.watermark)}"] if last.watermark else []
     parts += [f"keeps {show_count(last.state_rows)}"] if last.state_rows else []
     return f"{it.flow}: {', '.join(parts)}"
@@ -447,9 +457,16 @@ def show_status(statuses: Sequence[FlowStatus]) -> None:
         ),
         empty="the program has no flows",
     )  # fmt: skip
+    without_output = []
     for it in statuses:
+        if it.counts.rejected:
+            name = rejected_topic_of(it.flow)
+            show_note(f"{it.flow}: the rejected rows are in topic {name}, with the reasons: mainstem topic read {name}")
         if it.waits_for is not None:
             typer.echo(f"{it.flow} waits for {it.waits_for}")
-            show_note(way_to_learn_more(it.flow))
+            without_output.append(it.flow)
         elif it.counts.rows_in and not it.counts.rows_out and it.state == "stopped":
-            show_note(f"{it.flow} wrote no rows in this run; {way_to_learn_more(it.flow)}")
+            show_note(f"{it.flow} wrote no rows in this run")
+            without_output.append(it.flow)
+    if without_output:
+        show_note(way_to_learn_more(without_output[0]))

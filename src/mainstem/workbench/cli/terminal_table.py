@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mainstem.log.lag import Lag
 
 __all__ = [
+    "ALL_COLUMNS",
     "Column",
     "GrowingTable",
     "LAG_COLUMNS",
@@ -163,6 +164,8 @@ NAME_WIDTH_FAIR = 30
 CELL_WIDTH_FAIR = 10
 # As many columns that do not fit are named.
 NAMED_MAX = 12
+# How to see columns that do not fit, where a command has the option.
+ALL_COLUMNS = "--all-columns or --json shows all"
 
 
 @dataclass(frozen=True)
@@ -232,8 +235,16 @@ def cut_text(text: str, width: int) -> str:
     return set_cell_size(text, width - 1) + MARK
 
 
-def show_table(columns: Sequence[Column], rows: Iterable[Sequence[str]], *, title: str = "", empty: str = "") -> None:
-    """Print a table; without rows print `empty`. On a terminal, columns that do not fit are named below it."""
+def show_table(
+    columns: Sequence[Column],
+    rows: Iterable[Sequence[str]],
+    *,
+    title: str = "",
+    empty: str = "",
+    all_columns: bool | None = None,
+) -> None:
+    """Print a table; without rows print `empty`. On a terminal, columns that do not fit are named below it, unless
+    `all_columns`; None if the command has no such option."""
     found = list(rows)
     if not found:
         sys.stdout.write(styled(f"{title}: {empty}" if title else empty, "dim") + "\n")
@@ -242,9 +253,9 @@ def show_table(columns: Sequence[Column], rows: Iterable[Sequence[str]], *, titl
         sys.stdout.write(styled(title, "bold") + "\n")
     # An unreadable entry has fewer cells than there are columns.
     cells = [[*row, *[""] * (len(columns) - len(row))] for row in found]
-    table = GrowingTable(columns, sample_rows=len(cells))
+    table = GrowingTable(columns, sample_rows=len(cells), complete=bool(all_columns))
     table.add(cells)
-    table.close("--json shows all")
+    table.close("--json shows all" if all_columns is None else ALL_COLUMNS)
 
 
 def show_facts(facts: Iterable[tuple[str, str]]) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import typer
 
 from mainstem.durations import show_duration, show_size
-from mainstem.errors import Corrupt, Invalid
+from mainstem.errors import AlreadyExists, Corrupt, Invalid
 from mainstem.workbench.cli.append_command import append
 from mainstem.workbench.cli.command_arguments import (
     HomeOption,
@@ -210,6 +210,12 @@ def create(
     given = _parse_settings(settings)
     with open_home(home, missing="make") as stem:
         there = topic in stem.topics()
+        if not there and topic in stem.views():
+            raise AlreadyExists(
+                f'"{topic}" is the name of a view',
+                detail="In SQL a topic hides the view of the same name.",
+                hint="Give the topic another name.",
+            )
         made = stem.create_topic(topic, schema=schema, **given)
         said = f"topic {made.name} exists already, with these settings" if there else f"created topic {made.name}"
         _tell(made, "exists" if there else "created", said, as_json=as_json)
