@@ -22,8 +22,9 @@ import pyarrow.compute as pc
 
 from mainstem.capture.capture_log import CaptureLog
 from mainstem.capture.outbox_table import OUTBOX_COLUMNS
-from mainstem.capture.source import ORIGIN, Changes
+from mainstem.capture.source import Changes
 from mainstem.errors import Invalid, NotFound, summary_of
+from mainstem.log.record import ORIGIN
 from mainstem.log.rows.plain_values import NotAValue, Reader, has_decimals, json_reader, parse_json
 from mainstem.log.rows.rows import check_rows
 from mainstem.log.topic import Topic

@@ -241,14 +241,27 @@ class SqliteConnection:
 
     def prepare(self) -> str:
         """Make the tables and triggers, unless they exist. The position after which every change is noted."""
-        with self._errors(), self._transaction("IMMEDIATE"):
-            if not self._state_rows():
-                self._make_tables()
-            self._make_triggers()
+        with self._errors():
+            # Only a first start and a change need the file's one lock for writers, which the application may hold.
+            if not self._is_prepared():
+                with self._transaction("IMMEDIATE"):
+                    if not self._state_rows():
+                        self._make_tables()
+                    self._make_triggers()
+            self._load()
             rows = dict(self._state_rows())
-        self._load()
         self._removed = int(rows["confirmed"])
         return rows["confirmed"]
+
+    def _is_prepared(self) -> bool:
+        with self._transaction():
+            self._load()
+            wanted = self._wanted()
+            return (
+                bool(self._state_rows())
+                and {name for name, number in self._current.items() if number} == {shape.name for shape in wanted}
+                and all(self._current_shape(one.name) == one and self._has_triggers(one) for one in wanted)
+            )
 
     def _make_tables(self) -> None:
         # What is left of tables that were made or removed halfway by others is of no use.
@@ -704,8 +717,8 @@ class SqliteConnection:
         size = sum(len(value) if isinstance(value, str | bytes) else 4 for row in rows for value in row)
         return Health(size * (position - rows[0][0] + 1) // len(rows), None, str(position))
 
-    def drop(self) -> None:
-        """Remove tables and triggers."""
+    def drop(self, *, in_use: bool = False) -> None:
+        """Remove tables and triggers. Another run of the capture is fenced by the log, and stops."""
         with self._errors(), self._transaction("IMMEDIATE"):
             self._drop_all()
             self._load()
