@@ -6,7 +6,9 @@ import os
 import random
 import shutil
 import sqlite3
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import mainstem
 from mainstem import Capture, Invalid, NotFound, PositionLost
 from mainstem.capture import CapturedTable, snapshots, sqlite, sqlite_connection
 from mainstem.capture.capture_run import CaptureRun
@@ -356,6 +359,38 @@ def test_a_file_that_is_replaced_while_it_is_read_is_noticed(
         CaptureRun(file.stem.log, file.home, file.capture("accounts")).run()
 
 
+def test_a_second_home_that_reads_the_same_changes_is_noticed(
+    file: CapturedFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.run("accounts")
+    original = sqlite_connection.SqliteConnection._look
+    with mainstem.open(tmp_path / "other", upkeep="manual") as other:
+
+        def look(self: Any) -> Any:
+            monkeypatch.setattr(sqlite_connection.SqliteConnection, "_look", original)
+            file.sql("INSERT INTO accounts VALUES (1, 'a', 1, NULL)")
+            CaptureRun(other.log, str(tmp_path / "other"), file.capture("accounts")).run(until="idle")
+            return original(self)
+
+        monkeypatch.setattr(sqlite_connection.SqliteConnection, "_look", look)
+        with pytest.raises(PositionLost, match="changes up to 1 were removed"):
+            CaptureRun(file.stem.log, file.home, file.capture("accounts")).run()
+
+
+def test_two_captures_of_a_file_do_not_disturb_each_other(file: CapturedFile) -> None:
+    others = Capture("other", sqlite(file.path, tables=["accounts"]))
+    for _ in range(2):
+        file.sql("INSERT INTO accounts (note) VALUES ('')")
+        file.run("accounts")
+        file.sql("INSERT INTO accounts (note) VALUES ('')")
+        CaptureRun(file.stem.log, file.home, others).run(until="idle")
+    file.run("accounts")
+
+    assert file.replay() == file.replay("other.accounts") == [{**row, "note": b""} for row in file.rows()]
+    with pytest.raises(Invalid, match="in case only"):
+        CaptureRun(file.stem.log, file.home, Capture("Shop", sqlite(file.path, tables=["accounts"]))).run(until="idle")
+
+
 def test_drop_leaves_the_file_as_it_was(file: CapturedFile) -> None:
     before = file.sql("SELECT name FROM sqlite_master WHERE name NOT LIKE 'sqlite_sequence' ORDER BY name")
     connection = file.capture("accounts", outbox=True).source.open("shop", file.home)
@@ -387,6 +422,48 @@ def test_an_open_write_does_not_stop_the_capture(file: CapturedFile) -> None:
     assert file.sql("SELECT count(*) FROM mainstem_changes_shop") == [(2,)]
     file.run("accounts")
     assert file.replay() == file.rows()
+
+
+@pytest.mark.parametrize("mode", ["WAL", "DELETE"])
+def test_an_application_writes_while_its_file_is_captured(
+    file: CapturedFile, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "CHUNK_ROWS", 50)
+    monkeypatch.setattr(sqlite_connection, "REMOVED_ROWS_MIN", 20)
+    file.sql(f"PRAGMA journal_mode = {mode}")
+    file.sql("WITH RECURSIVE n(i) AS (VALUES (100) UNION ALL SELECT i + 1 FROM n WHERE i < 1000) "
+             "INSERT INTO accounts SELECT i, NULL, i, NULL FROM n")  # fmt: skip
+
+    def write(seed: int) -> None:
+        chance = random.Random(seed)
+        connection = sqlite3.connect(file.path, isolation_level=None)
+        connection.execute("PRAGMA synchronous = OFF")
+        for _ in range(150):
+            connection.execute("BEGIN IMMEDIATE")
+            for _ in range(chance.randint(1, 3)):
+                one, owner = chance.randrange(1100), f"owner {chance.randrange(50)}"
+                connection.execute("INSERT OR REPLACE INTO accounts VALUES (?, ?, 1, NULL)", [one, owner])
+                connection.execute("UPDATE accounts SET balance = balance + 1 WHERE id = ?", [chance.randrange(1100)])
+                connection.execute("DELETE FROM accounts WHERE id = ?", [chance.randrange(1100)])
+            connection.execute("COMMIT")
+        connection.close()
+
+    ended = threading.Event()
+
+    def capture() -> None:
+        CaptureRun(file.stem.log, file.home, file.capture("accounts"), stopped=ended.is_set).run()
+
+    with ThreadPoolExecutor(3) as pool:
+        captured = pool.submit(capture)
+        writers = [pool.submit(write, seed) for seed in range(2)]
+        for writer in writers:
+            writer.result()
+        ended.set()
+        captured.result()
+    file.run("accounts")
+
+    assert file.replay() == file.rows()
+    assert file.sql("SELECT count(*) FROM mainstem_changes_shop") == [(0,)]
 
 
 def test_triggers_do_not_change_what_the_application_sees(file: CapturedFile) -> None:

@@ -264,6 +264,14 @@ class SqliteConnection:
             )
 
     def _make_tables(self) -> None:
+        for name in (self._names.changes, self._names.state):
+            statement = "SELECT name FROM sqlite_master WHERE type = 'table' AND name = ? COLLATE NOCASE AND name <> ?"
+            if (row := self._database.execute(statement, [name, name]).fetchone()) is not None:
+                raise Invalid(
+                    f'the SQLite file "{self._path}" has a capture whose name differs from "{self._capture}" in case only',
+                    detail=f'Its table "{row[0]}" exists, and SQLite takes both names for the same. Nothing was changed.',
+                    hint="Give this capture another name.",
+                )
         # What is left of tables that were made or removed halfway by others is of no use.
         self._drop_all()
         self._database.execute(
@@ -420,12 +428,19 @@ class SqliteConnection:
             if self._read == self._target:
                 self._target = self._last_sequence()
                 self._number, self._counts, self._changed_at = 0, {}, 0
+            self._check_removed()
             rows = self._next_rows()
             gone = self._replaced(rows)
         events += self._convert(rows, gone)
         if self._read == self._target and events:
             events.append(self._committed())
         return events
+
+    def _check_removed(self) -> None:
+        """Another home may have a capture with this name and file; it would remove what this one has not read."""
+        row = self._database.execute(f"SELECT value FROM {self._state} WHERE name = 'confirmed'").fetchone()
+        if row is None or int(row[0]) > self._read:
+            self._start_again("another reader removed some")
 
     def _pragma(self, name: str) -> int:
         return int(self._database.execute(f"PRAGMA {name}").fetchone()[0])
