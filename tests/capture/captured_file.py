@@ -117,7 +117,7 @@ def random_change(connection: sqlite3.Connection, chance: random.Random) -> None
 
 def _run(path: str, home: str, tables: Sequence[str]) -> None:
     stem = mainstem.open(home, upkeep="manual")
-    CaptureRun(stem.log, home, Capture("shop", sqlite(path, tables=tables))).run(until="idle")
+    CaptureRun(stem.log, home, Capture("shop", sqlite(path, tables=tables, outbox=True))).run(until="idle")
 
 
 if __name__ == "__main__":

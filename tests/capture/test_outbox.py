@@ -372,3 +372,21 @@ def test_the_table_of_a_file_has_no_more_than_messages() -> None:
     connection.execute(sqlite_outbox_sql())
     assert outbox(connection).append("seats", {"seat": 1}, id="m-1") == "m-1"
     assert connection.execute("SELECT * FROM mainstem_outbox").fetchall() == []
+
+
+@pytest.mark.parametrize("point", ["capture_before_commit", "capture_after_commit"])
+def test_a_killed_relay_relays_each_message_once(file: CapturedFile, point: str) -> None:
+    file.stem.create_topic("seats", schema=SEATS)
+    expected = []
+    for first in range(0, 12, 4):
+        with application(file) as connection:
+            for seat in range(first, first + 4):
+                outbox(connection).append("seats", {"seat": seat})
+                outbox(connection).append("unknown", {"seat": seat})
+                expected.append(seat)
+        # The commit of its start is the first one.
+        assert file.run_process("accounts", crash_at=f"{point}:2") == -9
+    file.run("accounts", outbox=True)
+
+    assert [row["seat"] for row in rows(file, "seats")] == expected
+    assert len(rejected(file)) == len(expected)

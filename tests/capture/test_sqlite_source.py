@@ -51,37 +51,6 @@ def test_a_table_is_read_then_followed(file: CapturedFile) -> None:
     ]
 
 
-def test_a_changed_key_is_a_deletion_and_an_insert(file: CapturedFile) -> None:
-    file.sql("INSERT INTO accounts VALUES (1, 'a', 1, NULL)")
-    file.run("accounts")
-    file.sql("UPDATE accounts SET id = 7")
-    file.run("accounts")
-
-    gone, come = file.records("shop.accounts")[1:]
-    assert (gone["record"]["change"], gone["id"], gone["owner"]) == ("delete", 1, None)
-    assert (come["record"]["change"], come["id"], come["owner"]) == ("insert", 7, "a")
-    assert gone["record"]["headers"] == [{"key": "new_key", "value": b'{"id": "7"}'}]
-    assert come["record"]["headers"] == [{"key": "old_key", "value": b'{"id": "1"}'}]
-
-
-def test_what_is_rolled_back_is_not_captured(file: CapturedFile) -> None:
-    file.run("accounts")
-    file.sql("BEGIN")
-    file.sql("INSERT INTO accounts VALUES (1, 'a', 1, NULL)")
-    file.sql("SAVEPOINT one")
-    file.sql("INSERT INTO accounts VALUES (2, 'b', 1, NULL)")
-    file.sql("ROLLBACK TO one")
-    file.run("accounts")
-    assert file.records("shop.accounts") == []
-    file.sql("COMMIT")
-    file.sql("BEGIN")
-    file.sql("INSERT INTO accounts VALUES (3, 'c', 1, NULL)")
-    file.sql("ROLLBACK")
-    file.run("accounts")
-
-    assert file.seen() == [("insert", 1, False)]
-
-
 def test_a_transaction_is_in_all_its_topics_at_once(file: CapturedFile) -> None:
     file.sql("CREATE TABLE orders (number INT, line INT, item TEXT, PRIMARY KEY (number, line)) WITHOUT ROWID")
     file.run("accounts", "orders")
