@@ -167,3 +167,17 @@ def test_nothing_in_postgresql_is_taken_for_sql(shop: CapturedShop, count: int) 
     assert shop.sql("SELECT id FROM canary ORDER BY id") == [(1,), (2,), (3,)]
     [(there,)] = shop.sql("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'")
     assert there == len(shapes) + 2
+
+
+def test_a_value_is_looked_up_in_a_column_whose_name_looks_like_a_parameter(shop: CapturedShop) -> None:
+    """PostgreSQL does not send a large value again that did not change: it is read from the table."""
+    shop.sql('CREATE TABLE "t%s" ("id%s" text PRIMARY KEY, "large%(x)s" text, "n%" int)')
+    shop.sql('ALTER TABLE "t%s" ALTER "large%(x)s" SET STORAGE EXTERNAL')
+    shop.sql("""INSERT INTO "t%s" VALUES ('''; DROP TABLE x; --', repeat('x', 9000), 1)""")
+    table = CapturedTable('"t%s"', into="t")
+    shop.run(table, snapshot="none")
+    shop.sql('UPDATE "t%s" SET "n%" = 2')
+    shop.run(table, snapshot="none")
+
+    [row] = shop.records("t")
+    assert (row["id%s"], row["large%(x)s"], row["n%"]) == ("'; DROP TABLE x; --", "x" * 9000, 2)

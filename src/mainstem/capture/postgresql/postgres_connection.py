@@ -484,8 +484,7 @@ class PostgresConnection:
         found: list[list[bytes | None]] = [[] for _ in wanted]
         with self._errors():
             for key in keys.to_pylist():
-                values = [key[name] for name in catalog.table.key]
-                for row in self._session.execute(catalog.find_sql(wanted), values):
+                for row in self._session.execute(catalog.find_sql(wanted, key)):
                     for column, value in zip(found, row, strict=True):
                         column.append(None if value is None else str(value).encode())
         by_name = {column.name: column for column in relation.columns}
