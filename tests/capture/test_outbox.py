@@ -390,3 +390,17 @@ def test_a_killed_relay_relays_each_message_once(file: CapturedFile, point: str)
 
     assert [row["seat"] for row in rows(file, "seats")] == expected
     assert len(rejected(file)) == len(expected)
+
+
+def test_an_emptied_table_of_the_outbox_does_not_stop_the_relay(shop: CapturedShop) -> None:
+    shop.stem.create_topic("seats", schema=SEATS)
+    shop.run(outbox=True)
+    # Others may leave rows in it; a change of them is no message.
+    shop.sql("INSERT INTO mainstem_outbox VALUES ('m-1', 'seats', NULL, '{\"seat\": 1}', NULL)")
+    shop.sql("UPDATE mainstem_outbox SET topic = 'unknown'")
+    shop.sql("TRUNCATE mainstem_outbox")
+    with shop.connection.transaction():
+        outbox(shop.connection).append("seats", {"seat": 2})
+    shop.run(outbox=True)
+
+    assert [row["seat"] for row in shop.records("seats")] == [1, 2]
