@@ -89,6 +89,20 @@ def test_rows_that_a_replacement_removes_are_deleted(file: CapturedFile) -> None
     assert file.seen("shop.accounts", "owner")[2:] == [("delete", 1, None, False), ("insert", 2, "a", False)]
 
 
+@pytest.mark.parametrize("form", ["", "WITHOUT ROWID"])
+def test_a_key_that_differs_in_case_replaces_a_row(file: CapturedFile, form: str) -> None:
+    file.sql(f"CREATE TABLE words (id TEXT COLLATE NOCASE PRIMARY KEY, n INT) {form}")
+    file.sql("INSERT INTO words VALUES ('one', 1), ('two', 1)")
+    file.run("words")
+    file.sql("INSERT OR REPLACE INTO words VALUES ('ONE', 2)")
+    file.sql("UPDATE words SET id = 'Two' WHERE id = 'two'")
+    file.sql("UPDATE OR REPLACE words SET id = 'oNe' WHERE id = 'TWO'")
+    file.sql("INSERT OR REPLACE INTO words VALUES ('oNe', 3)")
+    file.run("words")
+
+    assert file.replay("shop.words") == file.rows("SELECT * FROM words") == [{"id": "oNe", "n": 3}]
+
+
 def test_rows_that_a_foreign_key_removes_are_deleted(file: CapturedFile) -> None:
     file.sql("PRAGMA foreign_keys = ON")
     file.sql("CREATE TABLE cards (id INTEGER PRIMARY KEY, account REFERENCES accounts (id) ON DELETE CASCADE)")

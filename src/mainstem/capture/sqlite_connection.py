@@ -500,7 +500,7 @@ class SqliteConnection:
                 shape = self._shapes[row[1]]
                 places = {name: place for place, (name, _) in enumerate(shape.columns)}
                 values = [row[4 + places[name]] for name in shape.key]
-                where = " AND ".join(f"{quoted(name)} IS ?" for name in shape.key)
+                where = " AND ".join(f"{quoted(name)} COLLATE BINARY IS ?" for name in shape.key)
                 if (
                     self._database.execute(f"SELECT 1 FROM {quoted(shape.table)} WHERE {where}", values).fetchone()
                     is None

@@ -111,7 +111,10 @@ def trigger_sql(names: Names, shape: Shape, number: int) -> list[str]:
         key = [(f"o{places[name]}", f"{table}.{quoted(name)}") for name in shape.key]
         for unique in shape.unique:
             same = " AND ".join(f"{table}.{quoted(name)} = NEW.{quoted(name)}" for name in unique)
-            self = " AND ".join(f"{table}.{quoted(name)} IS {other}.{quoted(name)}" for name in shape.key)
+            # By bytes: with COLLATE NOCASE a and A are equal, and two keys of the topic.
+            self = " AND ".join(
+                f"{table}.{quoted(name)} COLLATE BINARY IS {other}.{quoted(name)}" for name in shape.key
+            )
             found.append(f"{insert('replaced', key)} FROM {table} WHERE {same} AND NOT ({self})")
         return "; ".join(found)
 
@@ -169,14 +172,18 @@ def read_shape(database: sqlite3.Connection, captured: CapturedTable, shown: str
 
 
 def _unique(database: sqlite3.Connection, table: str) -> tuple[tuple[str, ...], ...]:
-    """The columns of each unique index but that of the primary key; not those of expressions."""
+    """The columns of each unique index; not those of expressions. That of the primary key only if it takes different texts
+    for the same (COLLATE NOCASE): a row that replaces an equal one by bytes has its key."""
     found = set()
-    for (index,) in database.execute(
-        "SELECT name FROM pragma_index_list(?) WHERE \"unique\" AND origin <> 'pk'", [table]
+    for index, origin in database.execute(
+        'SELECT name, origin FROM pragma_index_list(?) WHERE "unique"', [table]
     ).fetchall():
-        names = [name for (name,) in database.execute("SELECT name FROM pragma_index_info(?) ORDER BY seqno", [index])]
-        if all(name is not None for name in names):
-            found.add(tuple(names))
+        columns = database.execute(
+            "SELECT name, coll FROM pragma_index_xinfo(?) WHERE key ORDER BY seqno", [index]
+        ).fetchall()
+        by_bytes = all(collation.upper() == "BINARY" for _, collation in columns)
+        if all(name is not None for name, _ in columns) and not (origin == "pk" and by_bytes):
+            found.add(tuple(name for name, _ in columns))
     return tuple(sorted(found))
 
 
