@@ -499,8 +499,11 @@ class SqliteConnection:
             if row[2] == "replaced":
                 shape = self._shapes[row[1]]
                 places = {name: place for place, (name, _) in enumerate(shape.columns)}
-                values = [row[4 + places[name]] for name in shape.key]
-                where = " AND ".join(f"{quoted(name)} COLLATE BINARY IS ?" for name in shape.key)
+                # Twice: the first finds the rows by the key's index, the second compares bytes.
+                values = [row[4 + places[name]] for name in shape.key for _ in range(2)]
+                where = " AND ".join(
+                    f"{quoted(name)} IS ? AND {quoted(name)} COLLATE BINARY IS ?" for name in shape.key
+                )
                 if (
                     self._database.execute(f"SELECT 1 FROM {quoted(shape.table)} WHERE {where}", values).fetchone()
                     is None
