@@ -18,13 +18,12 @@ if TYPE_CHECKING:
     from mainstem.capture.captured_table import CapturedTable
     from mainstem.capture.postgresql.postgres_source import postgres
     from mainstem.capture.sqlite_source import sqlite
-    from mainstem.capture.transactional_outbox import Outbox, outbox
+    from mainstem.capture.transactional_outbox import outbox
 
-__all__ = ["CapturedTable", "Outbox", "outbox", "postgres", "sqlite"]
+__all__ = ["CapturedTable", "outbox", "postgres", "sqlite"]
 
 _DEFINED_IN = {
     "CapturedTable": "mainstem.capture.captured_table",
-    "Outbox": "mainstem.capture.transactional_outbox",
     "outbox": "mainstem.capture.transactional_outbox",
     "postgres": "mainstem.capture.postgresql.postgres_source",
     "sqlite": "mainstem.capture.sqlite_source",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from mainstem.arguments import path_text
+from mainstem.arguments import checked_call, path_text
 from mainstem.capture.captured_table import CapturedTable, captured_tables
 from mainstem.capture.masked_values import mask_of
 from mainstem.capture.outbox_table import OUTBOX
@@ -22,6 +22,7 @@ from mainstem.log.rows.schema_ddl import schema_from_ddl, type_to_ddl
 __all__ = ["SqliteSource", "sqlite"]
 
 
+@checked_call
 def sqlite(
     path: str | os.PathLike[str],
     *,

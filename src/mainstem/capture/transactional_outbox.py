@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from mainstem.arguments import show_value, type_name
+from mainstem.arguments import checked_call, checked_calls, show_value, type_name
 from mainstem.capture.outbox_table import OUTBOX, OUTBOX_COLUMNS, postgres_outbox_sql
 from mainstem.errors import Invalid, InvalidRows
 from mainstem.log.rows.plain_values import python_value
@@ -29,9 +29,12 @@ Execute = Callable[[Mapping[str, Any]], None]
 Headers = Mapping[str, str | bytes] | Iterable[tuple[str, str | bytes]]
 
 
+@checked_call
 def outbox(connection: Any) -> Outbox:
     """The outbox of the database of a connection: a `psycopg.Connection`, a SQLAlchemy `Connection` or `Session`, or a
     `sqlite3.Connection`. A capture of that database with `outbox=True` relays the messages.
+
+    It has one method, `append(topic, row, *, key=None, headers=None, id=None)`, which returns the id of the message.
 
     >>> import sqlite3
     >>> from mainstem.capture.outbox_table import sqlite_outbox_sql
@@ -43,6 +46,7 @@ def outbox(connection: Any) -> Outbox:
     return Outbox(_execute_of(connection))
 
 
+@checked_calls
 class Outbox:
     """Appends messages as a part of the transaction of its connection."""
 
