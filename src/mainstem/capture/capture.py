@@ -90,6 +90,10 @@ class Capture:
 
 
 def _source_of(value: Mapping[str, Any]) -> Source:
+    if value["kind"] == "sqlite":
+        from mainstem.capture.sqlite_source import SqliteSource
+
+        return SqliteSource.from_json(value)
     from mainstem.capture.postgresql.postgres_source import PostgresSource
 
     return PostgresSource.from_json(value)

@@ -257,7 +257,9 @@ class CaptureRun:
                     return
                 self._append(event, connection, snapshots)
             case Truncated():
-                self._truncate(event, snapshots)
+                # Of the outbox: messages are inserts, and those before it are relayed.
+                if event.table != self._capture.source.outbox:
+                    self._truncate(event, snapshots)
             case TableChanged():
                 self._table_changed(event.table, snapshots)
             case Committed():

@@ -24,6 +24,7 @@ import pyarrow as pa
 from psycopg import errors, pq, sql
 from psycopg.conninfo import make_conninfo
 
+from mainstem.capture.outbox_table import OUTBOX, postgres_outbox_sql
 from mainstem.capture.postgresql.pgoutput import EPOCH_US, PgOutput, Relation, RelationColumn, show_lsn
 from mainstem.capture.postgresql.postgres_catalog import (
     CatalogTable,
@@ -170,14 +171,23 @@ class PostgresConnection:
     # Set-up
 
     def tables(self) -> list[SourceTable]:
-        """The captured tables as they are now."""
+        """The captured tables as they are now; that of the outbox if it exists."""
         with self._errors():
-            found = {one.name: read_table(self._session, self._source, one) for one in self._source.all_tables()}
+            wanted = self._source.all_tables() if self._has_outbox() else self._source.tables
+            found = {one.name: read_table(self._session, self._source, one) for one in wanted}
         self._catalog = found
         return [one.table for one in found.values()]
 
+    def _has_outbox(self) -> bool:
+        row = self._session.execute("SELECT to_regclass(%s) IS NOT NULL", [f"public.{OUTBOX}"]).fetchone()
+        return self._source.with_outbox and row is not None and bool(row[0])
+
     def prepare(self) -> str:
-        """Make the publication and the slot, unless they exist. The position where the slot begins."""
+        """Make the publication and the slot, unless they exist, and the table of the outbox. The position where the slot
+        begins."""
+        if self._source.with_outbox and not self._has_outbox():
+            with self._errors():
+                self._session.execute(postgres_outbox_sql())
         self.tables()
         with self._errors():
             self._publish()
@@ -477,8 +487,7 @@ class PostgresConnection:
         found: list[list[bytes | None]] = [[] for _ in wanted]
         with self._errors():
             for key in keys.to_pylist():
-                values = [key[name] for name in catalog.table.key]
-                for row in self._session.execute(catalog.find_sql(wanted), values):
+                for row in self._session.execute(catalog.find_sql(wanted, key)):
                     for column, value in zip(found, row, strict=True):
                         column.append(None if value is None else str(value).encode())
         by_name = {column.name: column for column in relation.columns}
