@@ -90,7 +90,7 @@ class CaptureRun:
             while not self._stopped():
                 try:
                     if self._connected(until):
-                        return
+                        break
                 except Unavailable as error:
                     self._forget()
                     self._error = summary_of(error)
@@ -125,7 +125,7 @@ class CaptureRun:
         connection = self._capture.source.open(self._capture.name, self._home)
         try:
             snapshots = self._begin(connection)
-            self._take_requests(snapshots)
+            self._take_requests(connection, snapshots)
             target = connection.now() if until == "idle" else None
             while not self._stopped():
                 busy = not self._log.is_open and snapshots.step()
@@ -139,7 +139,7 @@ class CaptureRun:
                 for event in connection.read(wait):
                     self._handle(event, connection, snapshots)
                 self._error = ""
-                self._take_requests(snapshots)
+                self._take_requests(connection, snapshots)
                 self._report(connection, snapshots, "running")
                 caught_up = not snapshots.pending and not self._log.is_open
                 if target is not None and caught_up and connection.has_reached(target):
@@ -167,7 +167,9 @@ class CaptureRun:
         begins = connection.prepare()
         position = begins if known is None or lost else known
         self._log.note("source", dict(connection.identity))
-        snapshots = Snapshots(self._log, connection, self._tables, paused=bool(self._log.state.get("paused")))
+        snapshots = Snapshots(
+            self._log, connection, self._tables, paused=bool(self._log.state.get("paused")), apply=self._store.apply
+        )
         for name in list(self._log.state):
             kind, _, table_name = name.partition(":")
             if kind in ("table", "snapshot") and table_name not in self._tables:
@@ -381,23 +383,32 @@ class CaptureRun:
 
     # Requests and reports
 
-    def _take_requests(self, snapshots: Snapshots) -> None:
-        """What a user asked for: a snapshot of tables, a pause of it, or to go on with it."""
+    def _take_requests(self, connection: SourceConnection, snapshots: Snapshots) -> None:
+        """What a user asked for: a snapshot of tables, a pause of it, or to go on with it; what a check asks for."""
         if self._log.is_open:
             return
-        requests = self._files.take_requests()
-        for request in requests:
+        requests = self._files.requests()
+        for request in requests.values():
             match request["kind"]:
                 case "snapshot":
                     for table in request["tables"] or self._tables:
                         if table in self._tables:
                             snapshots.request(table, "asked for", request.get("where"))
+                case "repair":
+                    if request["table"] in self._tables:
+                        snapshots.request(request["table"], "repair", keys=request["keys"])
+                case "position":
+                    # The next one is noted at once; the server is asked for it.
+                    self._noted_at = 0.0
+                    connection.has_reached(connection.now())
                 case "pause" | "resume":
                     snapshots.paused = request["kind"] == "pause"
                     self._log.note("paused", snapshots.paused or None)
         if requests:
             self._commit(None, ())
             snapshots.note_committed(())
+        for path in requests:
+            path.unlink(missing_ok=True)
 
     def _report(self, connection: SourceConnection | None, snapshots: Snapshots | None, state: str) -> None:
         now = time.monotonic()
