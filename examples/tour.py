@@ -33,6 +33,7 @@ CHAPTERS = {
     ],
     "Databases and streams": [
         "compacted_log_is_a_table",
+        "outbox",
         "several_views",
         "read_your_own_writes",
         "changes_out_of_order",

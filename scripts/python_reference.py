@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import mainstem
+import mainstem.capture
 import mainstem.errors
 import mainstem.operators
 import mainstem.testing
@@ -34,14 +35,15 @@ CHAPTERS = {
     "Opening a home": ["open", "Mainstem"],
     "Topics": ["Topic", "AppendResult", "Keep", "Producer", "Transaction"],
     "Readers": ["Member", "Queue", "Message", "Backoff", "Lag"],
-    "Programs and views": ["Flow", "View"],
+    "Programs and views": ["Flow", "View", "Capture"],
 }
 # Classes that a program makes itself; all others are returned by methods.
-MADE_BY_USERS = {"Backoff", "Flow", "Keep", "TestStream", "TestStreams"}
+MADE_BY_USERS = {"Backoff", "Capture", "CapturedTable", "Flow", "Keep", "TestStream", "TestStreams"}
 # Attributes that `__init__` sets, and that the docstring does not list.
 ATTRIBUTES = {"FlowHandle": {"state": "str", "error": "FlowFailed | None", "progress": "FlowProgress"}}
 # Methods that other parts of Mainstem call.
 INTERNAL = {
+    "Capture": {"own_topic", "snapshot_when_lost"},
     "FileSink": {"id", "version"},
     "FlowHandle": {"batch_over", "become"},
     "Flow": {"every_us"},
@@ -68,12 +70,13 @@ def pages() -> dict[str, str]:
     chapters = {title: [e for e in root if e.name in names] for title, names in CHAPTERS.items()}
     chapters["Returned objects"] = [entry(kind, kind.__name__, "") for kind in returned]
     operators = [entry(getattr(mainstem.operators, n), n, "mainstem.operators") for n in mainstem.operators.__all__]
+    capture = [entry(getattr(mainstem.capture, n), n, "mainstem.capture") for n in mainstem.capture.__all__]
     testing = [entry(getattr(mainstem.testing, n), n, "mainstem.testing") for n in mainstem.testing.__all__]
     return {
         "python.md": page(
             "Python: home, log, programs",
             "The names of `mainstem`, and the classes that their methods return. Further pages: [operators]"
-            "(python_operators.md), [testing](python_testing.md), [errors](python_errors.md). A duration is text such "
+            "(python_operators.md), [capture](python_capture.md), [testing](python_testing.md), [errors](python_errors.md). A duration is text such "
             'as `"10 minutes"`, or a `timedelta`; a position is one of [these](../guides/reading.md#where-to-start-and-stop).',
             chapters,
         ),
@@ -81,6 +84,11 @@ def pages() -> dict[str, str]:
             "Python: operators",
             "The names of `mainstem.operators`. [Which operator for which question](../guides/which_operator.md) helps to choose.",
             {"": operators},
+        ),
+        "python_capture.md": page(
+            "Python: capture",
+            "The names of `mainstem.capture`; see the [guide](../guides/capture.md).",
+            {"": capture},
         ),
         "python_testing.md": page(
             "Python: testing",

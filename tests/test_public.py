@@ -120,7 +120,7 @@ except SystemExit as done:
 
 def public_calls():
     """Name and function of what users call: of mainstem, of operators and of testing."""
-    for module in ("mainstem", "mainstem.operators", "mainstem.testing"):
+    for module in ("mainstem", "mainstem.capture", "mainstem.operators", "mainstem.testing"):
         for name in importlib.import_module(module).__all__:
             value = getattr(importlib.import_module(module), name)
             if inspect.isfunction(value):

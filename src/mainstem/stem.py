@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from mainstem.arguments import checked_call, checked_calls, find_name, path_text, text, values
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    from mainstem.capture.capture import Captures
+    from mainstem.capture.capture_process import CaptureProcess
+    from mainstem.capture.capture_status import CaptureStatus
     from mainstem.flows.home_copy import HomeCopy
     from mainstem.flows.home_verification import HomeVerification
     from mainstem.flows.program import Flows
@@ -338,19 +341,35 @@ class Mainstem:
 
             return prepare_session(self._spark, PackedTopicSource, TopicsSource, ViewSource)
 
-    def start(self, flows: Flows, *, only: Sequence[str] | None = None) -> RunningFlows:
-        """Start the flows of a program (or those named in `only`), and return a handle for each, by name."""
+    def start(
+        self, flows: Flows, *, captures: Captures | None = None, only: Sequence[str] | None = None
+    ) -> RunningFlows:  # fmt: skip
+        """Start the flows of a program (or those named in `only`), and return a handle for each, by name.
+
+        `captures`: run in a process of their own, until the flows are stopped.
+        """
         from mainstem.flows.runner import start_flows
 
-        return start_flows(self, flows, only)
+        running = self._start_captures(captures, "stopped")
+        try:
+            return start_flows(self, flows, only, captures=running)
+        except BaseException:
+            if running is not None:
+                running.stop()
+            raise
 
     def run(
-        self, flows: Flows, *, only: Sequence[str] | None = None, until: Literal["stopped", "idle"] = "stopped"
-    ) -> None:
+        self, flows: Flows, *, captures: Captures | None = None, only: Sequence[str] | None = None,
+        until: Literal["stopped", "idle"] = "stopped",
+    ) -> None:  # fmt: skip
         """Run a program until it is stopped (Ctrl-C), or until its flows have processed all records of the log.
 
-        Raises `FlowFailed` if a flow failed, after the others have ended. If standard error is a terminal, it says there
-        what it does: a line for each batch with rows.
+        `captures`: a function that yields captures, as `flows` yields flows. Their topics are made before the flows are
+        built; they run in a process of their own, which needs no Spark. With `until="idle"` all changes made before the
+        start are captured first, and then processed.
+
+        Raises `FlowFailed` if a flow failed, after the others have ended; if a capture failed, its error, after the flows
+        were stopped. If standard error is a terminal, it says there what it does: a line for each batch with rows.
         """
         if until not in ("stopped", "idle"):
             raise Invalid(
@@ -362,15 +381,33 @@ class Mainstem:
         from mainstem.flows.runner import start_flows
 
         notes = RunNotes(self)
-        if isinstance(self._spark, str):
-            notes.say("starting Spark, which takes some seconds")
-        with start_flows(self, flows, only, tell=notes.batch) as running:
+        with ExitStack() as stack:
+            capturing = self._start_captures(captures, until, notes.capture)
+            if capturing is not None:
+                stack.enter_context(capturing)
+                if until == "idle":
+                    capturing.wait()
+            if isinstance(self._spark, str):
+                notes.say("starting Spark, which takes some seconds")
+            running = stack.enter_context(start_flows(self, flows, only, tell=notes.batch, captures=capturing))
             notes.begin(running, until)
             if until == "idle":
                 running.wait_until_idle()
                 notes.end(running)
             else:
                 running.wait()
+
+    def _start_captures(
+        self, captures: Captures | None, until: Literal["stopped", "idle"],
+        tell: Callable[[CaptureStatus], None] = lambda status: None,
+    ) -> CaptureProcess | None:  # fmt: skip
+        """Make the topics of a program's captures, and start these; None if there are none."""
+        if captures is None:
+            return None
+        from mainstem.capture.capture import captures_of
+        from mainstem.capture.capture_process import start_captures
+
+        return start_captures(self.log, self.home, captures_of(self, captures), until=until, tell=tell)
 
     def rebuild(self, view: str | View, flows: Flows) -> Rebuild:
         """Replay the log into a new version of a view beside the live one, with the current program."""

@@ -14,6 +14,7 @@ RUNNERS = {
     "A05": "test_window_kinds.py",
     "A07": "test_stream_joins.py",
     "A10": "test_log_compaction.py",
+    "A12": "test_outbox_events.py",
     "A13": "test_change_feeds.py",
     "A15": "test_tutorial_windows.py",
     "A18": "test_broker_semantics.py",

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -18,6 +19,7 @@ from mainstem import Invalid, NotFound, Unavailable
 from mainstem.capture import CapturedTable, capture_check, snapshots
 from mainstem.capture.capture_check import CaptureCheck, Difference, check_capture
 from mainstem.capture.capture_status import StatusFile
+from tests.capture.captured_file import captured_file
 from tests.capture.captured_shop import TABLE, CapturedShop
 from tests.capture.test_capture_crashes import change, held_commits
 
@@ -311,3 +313,32 @@ def test_a_check_of_what_cannot_be_compared_is_refused(shop: CapturedShop) -> No
     assert incomplete.value.summary == 'the snapshot of table "accounts" is not complete'
     assert unknown.value.summary == 'capture "shop" has no table "acounts"'
     assert hidden.value.summary == 'table "accounts" cannot be checked'
+
+
+def test_a_file_of_sqlite_is_compared_and_repaired(tmp_path: Path) -> None:
+    with captured_file(tmp_path) as file:
+        file.sql(
+            "CREATE TABLE visits (at TIMESTAMP, place DECIMAL(5, 2), ok BOOLEAN, note TEXT, PRIMARY KEY (at, place, ok))"
+        )
+        for minute in range(50):
+            file.sql("INSERT INTO visits VALUES (?, 1.5, ?, 'x')", f"2026-01-31 09:{minute:02}:00", minute % 2)
+        file.run("visits")
+        topic = file.stem.topic("shop.visits")
+        rows = topic.to_arrow().to_pylist()
+        topic.append(
+            [{**rows[3], "note": "wrong", "record": None}, {**rows[4], "place": Decimal("9.25"), "record": None}]
+        )
+        topic.delete([{name: rows[5][name] for name in ("at", "place", "ok")}])
+        # Another form of the same time.
+        file.sql("INSERT INTO visits VALUES ('2026-01-31T10:00', 2, 1, 'y')")
+        found = check_capture(file.stem.log, file.home, file.capture("visits"))
+        repaired = check_capture(file.stem.log, file.home, file.capture("visits"), repair=True)
+        after = check_capture(file.stem.log, file.home, file.capture("visits"))
+
+    assert sorted((one.kind, one.columns) for one in found.differences) == [
+        ("differs", ("note",)), ("missing in topic", ()), ("not in source", ())
+    ]  # fmt: skip
+    assert found.tables[0].rows == 51
+    assert repaired.equal
+    assert after.equal
+    assert after.differences == ()

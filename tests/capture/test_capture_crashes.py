@@ -7,7 +7,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import count
 
@@ -39,6 +39,14 @@ def differences(shop: CapturedShop) -> list[object]:
 
 def grew(shop: CapturedShop, before: int) -> bool:
     return shop.progress() > before
+
+
+def has_key(shop: CapturedShop, key: int) -> bool:
+    return any(row["id"] == key for row in shop.records("shop.accounts"))
+
+
+def ended_or_grew(process: subprocess.Popen[bytes], shop: CapturedShop, before: int) -> bool:
+    return process.poll() is not None or grew(shop, before)
 
 
 @KILLS
@@ -79,10 +87,12 @@ def test_a_snapshot_beside_writes_is_resumed_after_a_kill(
                 # A truncate may have left too few rows for the point, or the snapshot is over: it begins again.
                 shop.sql(FILL)
                 StatusFile(shop.home, "shop").request("snapshot", tables=["accounts"])
+            before = shop.progress()
             random_changes(shop.connection, chance, 2)
+            shop.sql("INSERT INTO accounts VALUES (999, '', 0, '') ON CONFLICT (id) DO UPDATE SET balance = 1")
             # The capture must keep up with the writer.
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(0.05)
+            wait_until(partial(ended_or_grew, process, shop, before))
+            if process.poll() is not None:
                 break
         died += process.returncode == -signal.SIGKILL
         assert process.stdin is not None
@@ -100,9 +110,14 @@ def test_a_server_that_restarts_is_read_on(
 ) -> None:
     chance = random.Random(seed := 16)
     shop.sql(TABLE)
+    shop.run("accounts")
     with shop.background("accounts"):
         for number in range(restarts):
             random_changes(shop.connection, chance, 20)
+            shop.sql("INSERT INTO accounts VALUES (%s, '', 0, '')", 2000 + number)
+            if number % 2:
+                # It is idle when the server stops, else in the middle of something.
+                shop.wait(partial(has_key, shop, 2000 + number))
             shop.server.restart(signal.SIGINT if number % 2 else signal.SIGQUIT)
             shop.connection.close()
             shop.connection = psycopg.connect(shop.url, autocommit=True)

@@ -29,7 +29,8 @@ def commands() -> list[str]:
 def words_of(command: str) -> tuple[str, ...]:
     """The noun and the verb."""
     found = re.search(
-        r"mainstem (init|query|sql|completion|check|run|(?:topic|group|queue|flow|view|home) \w+|--help)", command
+        r"mainstem (init|query|sql|completion|check|run|(?:topic|group|queue|flow|view|capture|home) \w+|--help)",
+        command,
     )
     return tuple(found[1].split()) if found else ()
 
@@ -76,6 +77,7 @@ def test_the_page_shows_every_command():
         ),
         *(("flow", verb) for verb in ["list", "describe", "stop"]),
         *(("view", verb) for verb in ["list", "describe", "read", "get", "versions", "rebuild", "drop"]),
+        ("capture", "list"),
         ("init",),
         ("query",),
         ("sql",),

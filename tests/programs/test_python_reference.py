@@ -10,11 +10,17 @@ from types import ModuleType
 import pytest
 
 import mainstem
+import mainstem.capture
 import mainstem.operators
 import mainstem.testing
 
 REPOSITORY = Path(__file__).parent.parent.parent
-MODULES = {"python": mainstem, "python_operators": mainstem.operators, "python_testing": mainstem.testing}
+MODULES = {
+    "python": mainstem,
+    "python_capture": mainstem.capture,
+    "python_operators": mainstem.operators,
+    "python_testing": mainstem.testing,
+}
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +53,7 @@ def test_every_public_name_is_on_a_page():
     assert headings("python_errors") == errors
     assert set(mainstem.__all__) - errors - headings("python") == set()
     assert headings("python_operators") == set(mainstem.operators.__all__)
+    assert headings("python_capture") == set(mainstem.capture.__all__)
     assert headings("python_testing") == set(mainstem.testing.__all__)
 
 
@@ -57,7 +64,9 @@ def test_no_two_names_of_a_page_share_an_anchor(reference, name):
     assert [anchor for anchor, count in anchors.items() if count > 1] == []
 
 
-@pytest.mark.parametrize("module", [mainstem.operators, mainstem.testing], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module", [mainstem.capture, mainstem.operators, mainstem.testing], ids=lambda module: module.__name__
+)
 def test_every_public_name_of_a_module_shows_an_example(module):
     without = [name for name in module.__all__ if ">>> " not in (inspect.getdoc(getattr(module, name)) or "")]
     assert without == []

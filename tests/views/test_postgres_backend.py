@@ -14,9 +14,9 @@ import pytest
 import mainstem
 from mainstem.batch import Batch, FlowRun
 from mainstem.errors import Conflict, DatabaseUnavailable, Invalid, LockHeld, MainstemError
+from mainstem.postgres_address import PostgresAddress
 from mainstem.views.home_views import backend_of_home
 from mainstem.views.postgres import postgres_backend, postgres_writer
-from mainstem.postgres_address import PostgresAddress
 from mainstem.views.postgres.postgres_backend import PostgresBackend
 from mainstem.views.sqlite.sqlite_backend import SqliteBackend
 from mainstem.views.view import View

@@ -36,7 +36,15 @@ def loaded_by(*arguments: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], ["topic", "--help"], ["topic", "create", "--help"], ["view", "--help"]]
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        ["topic", "--help"],
+        ["topic", "create", "--help"],
+        ["view", "--help"],
+        ["capture", "run", "--help"],
+    ],
 )
 def test_help_imports_no_library_but_typer(arguments):
     assert loaded_by(*arguments) == []
@@ -44,7 +52,14 @@ def test_help_imports_no_library_but_typer(arguments):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["topic", "list"], ["flow", "list"], ["view", "list", "--json"], ["topic", "read", "orders"], ["group", "list"]],
+    [
+        ["topic", "list"],
+        ["flow", "list"],
+        ["view", "list", "--json"],
+        ["topic", "read", "orders"],
+        ["group", "list"],
+        ["capture", "list"],
+    ],
 )
 def test_a_command_without_sql_and_spark_imports_arrow_alone(place, arguments):
     with mainstem.open("shop") as stem:

@@ -8,7 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from mainstem import Capture
 from mainstem.batch import Batch, FlowRun
+from mainstem.capture import postgres
+from mainstem.capture.capture_status import CaptureStatus, StatusFile
 from mainstem.views.view import View
 from mainstem.workbench.cli.command_tree import COMMANDS, load_command
 from tests.workbench.ran_flows import began, did_batch, killed
@@ -49,6 +52,10 @@ CALLS = {
     "view get": "view get revenue Berlin",
     "view versions": "view versions revenue",
     "view drop": "view drop revenue --yes",
+    "capture list": "capture list",
+    "capture describe": "capture describe shop",
+    "capture stop": "capture stop shop",
+    "capture snapshot": "capture snapshot shop --table orders",
     "home copy": "home copy backup",
     "home verify": "home verify",
     "query": 'query "SELECT * FROM orders"',
@@ -56,8 +63,10 @@ CALLS = {
     "completion": "completion bash",
     "topic delete": "topic delete customers --yes",
 }
-# Those that read standard input, start Spark, or need brokers: other tests parse what they print.
-ELSEWHERE = {"sql", "run", "check", "view rebuild", "view check", "topic adopt"}
+# Those that read standard input, start Spark, or need brokers or a database: other tests parse what they print.
+ELSEWHERE = {
+    "sql", "run", "check", "view rebuild", "view check", "topic adopt", "capture setup", "capture run", "capture drop"
+}  # fmt: skip
 
 
 def leaf_commands() -> Iterator[tuple[str, Any]]:
@@ -92,6 +101,10 @@ def shop(place, stem):
     view.close()
     did_batch(stem, run, 0, {"orders": {0: 3}})
     killed(stem, run)
+    capture = Capture("shop", postgres("postgresql://reader@db/shop", tables=["orders"]))
+    StatusFile(stem.home, "shop").write(
+        CaptureStatus.of(capture, "stopped", "0/1", 0, None, {}, "", paused=False, now=0)
+    )
     (place / "rows.csv").write_text("order_id,store,placed_at\no-9,Rome,2026-01-01T09:00:00Z\n")
     return place
 
@@ -130,6 +143,7 @@ def test_what_every_command_prints_parses_and_has_one_form(answers):
     assert set(one("queue list")) == set(answers["queue describe"])
     assert set(answers["queue rewind"]) == {*answers["queue describe"], "outcome"}
     assert set(one("flow list", flow="revenue")) == set(answers["flow describe"])
+    assert set(one("capture list", capture="shop")) == set(answers["capture describe"])
     assert set(one("view list")) == set(answers["view describe"])
     assert set(one("view versions")) - {"version"} <= set(answers["view describe"])
     # So is a lag.
@@ -146,7 +160,7 @@ def test_what_every_command_prints_parses_and_has_one_form(answers):
         "topic create": "created", "topic alter": "altered", "topic delete": "deleted", "topic seal": "sealed",
         "group reset": "reset", "queue acknowledge": "acknowledged", "queue release": "released",
         "queue reject": "rejected", "queue rewind": "rewound", "queue delete": "deleted", "flow plot": "plotted",
-        "view drop": "dropped",
+        "view drop": "dropped", "capture snapshot": "requested",
     }  # fmt: skip
     assert answers["flow stop"] == [{"flow": "revenue", "batch": 0, "outcome": "not running"}]
 

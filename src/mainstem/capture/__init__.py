@@ -17,12 +17,16 @@ if TYPE_CHECKING:
     # For type checkers and editors only.
     from mainstem.capture.captured_table import CapturedTable
     from mainstem.capture.postgresql.postgres_source import postgres
+    from mainstem.capture.sqlite_source import sqlite
+    from mainstem.capture.transactional_outbox import outbox
 
-__all__ = ["CapturedTable", "postgres"]
+__all__ = ["CapturedTable", "outbox", "postgres", "sqlite"]
 
 _DEFINED_IN = {
     "CapturedTable": "mainstem.capture.captured_table",
+    "outbox": "mainstem.capture.transactional_outbox",
     "postgres": "mainstem.capture.postgresql.postgres_source",
+    "sqlite": "mainstem.capture.sqlite_source",
 }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mainstem.arguments import check_choice, type_name
+from mainstem.arguments import check_choice, checked_calls, type_name
 from mainstem.errors import Invalid
 from mainstem.names import check_name
 
@@ -23,6 +23,7 @@ LOST = ("stop", "snapshot")
 Captures = Callable[["Mainstem"], "Iterable[Capture] | Capture"]
 
 
+@checked_calls
 @dataclass(frozen=True)
 class Capture:
     """Tables of a database whose changes are captured, each into a topic `<name>.<table>`.
@@ -89,6 +90,10 @@ class Capture:
 
 
 def _source_of(value: Mapping[str, Any]) -> Source:
+    if value["kind"] == "sqlite":
+        from mainstem.capture.sqlite_source import SqliteSource
+
+        return SqliteSource.from_json(value)
     from mainstem.capture.postgresql.postgres_source import PostgresSource
 
     return PostgresSource.from_json(value)

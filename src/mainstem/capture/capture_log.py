@@ -29,7 +29,7 @@ from mainstem.log.topic import Topic
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.transaction import Transaction
 
-__all__ = ["RECENT", "CaptureLog", "as_type", "last_position", "read_state", "topic_settings"]
+__all__ = ["RECENT", "CaptureLog", "as_type", "last_position", "make_topic", "read_state", "topic_settings"]
 
 TRANSACTIONS = "position STRING, transaction BIGINT, committed_at TIMESTAMP, changes MAP<STRING, BIGINT>, token STRING"
 STATE = "name STRING, value STRING"
@@ -54,6 +54,53 @@ def topic_settings(capture: Capture, captured: CapturedTable, table: SourceTable
         partitions=captured.partitions,
         keep=captured.keep,
     )
+
+
+def make_topic(log: Log, capture: Capture, captured: CapturedTable, table: SourceTable) -> Topic:
+    """The topic of a table, made or widened as the table needs it. It needs no producer, and so fences no run."""
+    wanted = topic_settings(capture, captured, table)
+    try:
+        topic = Topic(log, log.open_topic(wanted.name))
+    except TopicNotFound:
+        topic = Topic(log, log.create_topic(wanted))
+    _check_key(topic, captured, wanted)
+    _widen(topic, captured, wanted)
+    return topic
+
+
+def _check_key(topic: Topic, captured: CapturedTable, wanted: TopicSettings) -> None:
+    there = topic.settings
+    if "origin" not in there.schema.names or not there.schema.field("origin").type.equals(ORIGIN):
+        raise Conflict(
+            f'topic "{there.name}" is not the topic of a captured table',
+            detail='It has no column "origin" with the origin of each row.',
+            hint=f"Choose another topic: CapturedTable({captured.name!r}, into=...).",
+        )
+    if there.key != wanted.key:
+        raise Invalid(
+            f'the key of table "{captured.name}" changed',
+            detail=f'Topic "{there.name}" has the key ({", ".join(there.key)}), the table now ({", ".join(wanted.key)}).',
+            hint=f"Capture it into a new topic: CapturedTable({captured.name!r}, into=...). Rows before the change stay in "
+            "the old one.",
+        )
+
+
+def _widen(topic: Topic, captured: CapturedTable, wanted: TopicSettings) -> None:
+    """Columns that the topic lacks are added, those that became wider are widened."""
+    there = topic.settings.schema
+    fields = {field.name: field for field in there}
+    fields.update({field.name: field for field in wanted.schema})
+    if fields == {field.name: field for field in there}:
+        return
+    try:
+        topic.alter(schema=pa.schema(list(fields.values())))
+    except Invalid as error:
+        raise Invalid(
+            f'the columns of table "{captured.name}" no longer fit topic "{topic.name}"',
+            detail=f"{error.summary}. {error.detail}",
+            hint=f"Capture the table into a new topic: CapturedTable({captured.name!r}, into=...); or read the column as "
+            'text from the beginning: postgres(..., types={"table.column": "STRING"}).',
+        ) from error
 
 
 class CaptureLog:
@@ -102,48 +149,9 @@ class CaptureLog:
 
     def make_topic(self, captured: CapturedTable, table: SourceTable) -> Topic:
         """The topic of a table, made or widened as the table needs it."""
-        wanted = topic_settings(self.capture, captured, table)
-        try:
-            topic = Topic(self._log, self._log.open_topic(wanted.name))
-        except TopicNotFound:
-            topic = Topic(self._log, self._log.create_topic(wanted))
-        self._check_key(topic, captured, wanted)
-        self._widen(topic, captured, wanted)
+        topic = make_topic(self._log, self.capture, captured, table)
         self._topics[captured.name] = topic
         return topic
-
-    def _check_key(self, topic: Topic, captured: CapturedTable, wanted: TopicSettings) -> None:
-        there = topic.settings
-        if "origin" not in there.schema.names or not there.schema.field("origin").type.equals(ORIGIN):
-            raise Conflict(
-                f'topic "{there.name}" is not the topic of a captured table',
-                detail='It has no column "origin" with the origin of each row.',
-                hint=f"Choose another topic: CapturedTable({captured.name!r}, into=...).",
-            )
-        if there.key != wanted.key:
-            raise Invalid(
-                f'the key of table "{captured.name}" changed',
-                detail=f'Topic "{there.name}" has the key ({", ".join(there.key)}), the table now ({", ".join(wanted.key)}).',
-                hint=f"Capture it into a new topic: CapturedTable({captured.name!r}, into=...). Rows before the change stay in "
-                "the old one.",
-            )
-
-    def _widen(self, topic: Topic, captured: CapturedTable, wanted: TopicSettings) -> None:
-        """Columns that the topic lacks are added, those that became wider are widened."""
-        there = topic.settings.schema
-        fields = {field.name: field for field in there}
-        fields.update({field.name: field for field in wanted.schema})
-        if fields == {field.name: field for field in there}:
-            return
-        try:
-            topic.alter(schema=pa.schema(list(fields.values())))
-        except Invalid as error:
-            raise Invalid(
-                f'the columns of table "{captured.name}" no longer fit topic "{topic.name}"',
-                detail=f"{error.summary}. {error.detail}",
-                hint=f"Capture the table into a new topic: CapturedTable({captured.name!r}, into=...); or read the column as "
-                'text from the beginning: postgres(..., types={"table.column": "STRING"}).',
-            ) from error
 
     # Writing
 

@@ -24,6 +24,7 @@ from mainstem.capture.capture_log import CaptureLog
 from mainstem.capture.capture_status import CaptureStatus, StatusFile
 from mainstem.capture.outbox_relay import OutboxRelay
 from mainstem.capture.row_store import RowStore, decoded, key_text
+from mainstem.capture.snapshot_rate import SnapshotRate
 from mainstem.capture.snapshots import Snapshots, aligned
 from mainstem.capture.source import (
     Changes,
@@ -64,6 +65,7 @@ class CaptureRun:
         tell: Callable[[CaptureStatus], None] = lambda status: None,
     ) -> None:  # fmt: skip
         self._home = home
+        self._clock = log.clock
         self._capture = capture
         self._stopped = stopped
         self._tell = tell
@@ -77,6 +79,7 @@ class CaptureRun:
         self._emptied: set[str] = set()
         self._noted_at = self._told_at = 0.0
         self._changes = 0
+        self._rate = SnapshotRate()
         self._error = ""
         # At its first start of this run a table is read again, if the capture says so; not after a reconnect.
         self._started = False
@@ -141,7 +144,8 @@ class CaptureRun:
                 self._error = ""
                 self._take_requests(connection, snapshots)
                 self._report(connection, snapshots, "running")
-                caught_up = not snapshots.pending and not self._log.is_open
+                # A paused snapshot is waited for by nobody.
+                caught_up = (snapshots.paused or not snapshots.pending) and not self._log.is_open
                 if target is not None and caught_up and connection.has_reached(target):
                     return True
             return True
@@ -255,7 +259,9 @@ class CaptureRun:
                     return
                 self._append(event, connection, snapshots)
             case Truncated():
-                self._truncate(event, snapshots)
+                # Of the outbox: messages are inserts, and those before it are relayed.
+                if event.table != self._capture.source.outbox:
+                    self._truncate(event, snapshots)
             case TableChanged():
                 self._table_changed(event.table, snapshots)
             case Committed():
@@ -391,9 +397,20 @@ class CaptureRun:
         for request in requests.values():
             match request["kind"]:
                 case "snapshot":
+                    where = request.get("where")
                     for table in request["tables"] or self._tables:
-                        if table in self._tables:
-                            snapshots.request(table, "asked for", request.get("where"))
+                        if table not in self._tables:
+                            continue
+                        if where is not None and (said := snapshots.refusal(table, where)):
+                            LOGGER.warning(
+                                'capture "%s" reads no snapshot of "%s" where %s: %s',
+                                self._capture.name,
+                                table,
+                                where,
+                                said,
+                            )
+                            continue
+                        snapshots.request(table, "asked for", where)
                 case "repair":
                     if request["table"] in self._tables:
                         snapshots.request(request["table"], "repair", keys=request["keys"])
@@ -416,15 +433,16 @@ class CaptureRun:
             return
         self._told_at = now
         health = None if connection is None else connection.health()
-        progress = {}
+        progress: dict[str, dict[str, Any]] = {}
         if snapshots is not None and connection is not None:
             for table in snapshots.pending:
                 found = snapshots.progress(table)
                 assert found is not None
                 progress[table] = {"rows": found["rows"], "of": connection.count_rows(table), "reason": found["reason"]}
+            self._rate.estimate(progress, now)
         status = CaptureStatus.of(
             self._capture, state, self._log.position, self._changes, health, progress, self._error,
-            paused=bool(snapshots and snapshots.paused),
+            paused=bool(snapshots and snapshots.paused), now=self._clock.now(),
         )  # fmt: skip
         self._files.write(status)
         self._tell(status)

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from mainstem.capture.capture import Capture
 from mainstem.capture.source import Health
+from mainstem.clock import SystemClock, as_datetime
 from mainstem.processes import Identity, alive, this_process
 
-__all__ = ["CaptureStatus", "StatusFile", "all_statuses"]
+__all__ = ["SECRET", "CaptureStatus", "StatusFile", "all_statuses", "capture_names", "damaged_secret"]
 
+# The file with the key of the hashes that replace values of masked columns.
+SECRET = "mask_secret"
 # An alarm when more than this share of what the server may keep is held.
 ALARM_SHARE = 0.5
 
@@ -28,7 +32,8 @@ ALARM_SHARE = 0.5
 @dataclass(frozen=True)
 class CaptureStatus:
     """A capture at one moment. `held_bytes`: what the server keeps for it; `left_bytes`: how much more it may, None if
-    there is no limit. `snapshot`: the tables that are being read: rows so far, about how many, and why."""
+    there is no limit. `snapshot`: the tables that are being read: rows so far, about how many, why, and about how many
+    seconds are left."""
 
     name: str
     source: str
@@ -48,20 +53,31 @@ class CaptureStatus:
     @classmethod
     def of(
         cls, capture: Capture, state: str, position: str | None, changes: int, health: Health | None,
-        snapshot: Mapping[str, Any], error: str, *, paused: bool,
+        snapshot: Mapping[str, Any], error: str, *, paused: bool, now: int,
     ) -> CaptureStatus:  # fmt: skip
         """The status now."""
         held, left = (None, None) if health is None else (health.held_bytes, health.left_bytes)
         alarm = held is not None and left is not None and held > ALARM_SHARE * (held + max(left, 0))
         return cls(
-            capture.name, capture.source.shown, capture.topics, state, datetime.now(UTC).isoformat(timespec="seconds"),
+            capture.name, capture.source.shown, capture.topics, state, as_datetime(now).isoformat(timespec="seconds"),
             this_process(), position, changes, held, left, alarm, paused, snapshot, error,
         )  # fmt: skip
 
     @property
     def running(self) -> bool:
         """Whether its process still exists."""
-        return self.state not in ("stopped", "failed") and alive(self.process)
+        return self.state in ("running", "waiting") and alive(self.process)
+
+    @property
+    def alarm_text(self) -> str:
+        """What an alarm says; empty if there is none."""
+        if not self.alarm:
+            return ""
+        held, left = ((size or 0) / 2**20 for size in (self.held_bytes, self.left_bytes))
+        return (
+            f"the server holds {held:,.0f} MiB of its WAL, and may hold {max(left, 0):,.0f} MiB more; beyond that, changes "
+            "are lost"
+        )
 
 
 class StatusFile:
@@ -89,7 +105,7 @@ class StatusFile:
     def request(self, kind: str, **fields: Any) -> Path:
         """Leave a request for the run; the file exists until the run has followed it."""
         self._requests.mkdir(mode=0o700, parents=True, exist_ok=True)
-        number = f"{datetime.now(UTC).timestamp():020.6f}-{uuid.uuid4().hex[:8]}"
+        number = f"{SystemClock().now():020}-{uuid.uuid4().hex[:8]}"
         beside = self._requests / f"{number}.new"
         beside.write_text(json.dumps({"kind": kind, **fields}))
         path = self._requests / f"{number}.json"
@@ -112,14 +128,38 @@ class StatusFile:
         return False
 
     def remove(self) -> None:
-        """Remove status and requests."""
-        for path in [*self._requests.glob("*"), self._path]:
-            path.unlink(missing_ok=True)
+        """Remove all files of the capture but the secret of masked columns: with another one, equal values would no longer
+        be equal in the topics."""
+        for path in [*self._requests.glob("*"), *self._folder.glob("*")]:
+            if path.is_file() and path.name != SECRET:
+                path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self._requests.rmdir()
+        with suppress(OSError):
+            self._folder.rmdir()
+
+    def remove_secret(self) -> None:
+        """Remove also the secret of masked columns."""
+        (self._folder / SECRET).unlink(missing_ok=True)
+        self.remove()
+
+
+def capture_names(home: str) -> list[str]:
+    """The captures that have files in a home."""
+    folder = Path(home, "captures")
+    return sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.exists() else []
 
 
 def all_statuses(home: str) -> list[CaptureStatus]:
     """The captures that ran in a home, by name."""
-    folder = Path(home, "captures")
-    names = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
-    found = (StatusFile(home, name).read() for name in names)
+    found = (StatusFile(home, name).read() for name in capture_names(home))
     return [one for one in found if one is not None]
+
+
+def damaged_secret(home: str, name: str) -> str:
+    """What is wrong with the secret of a capture's masked columns; empty if nothing is."""
+    try:
+        secret = Path(home, "captures", name, SECRET).read_bytes()
+    except FileNotFoundError:
+        return ""
+    return "" if re.fullmatch(rb"[0-9a-f]{64}", secret) else "it is not a secret of 64 hexadecimal digits"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any
 
-from mainstem.arguments import check_choice, column_names
+from mainstem.arguments import check_choice, checked_calls, column_names
 from mainstem.errors import Invalid
 from mainstem.log.keep_rule import Keep
 from mainstem.names import check_name
@@ -18,6 +18,7 @@ __all__ = ["CapturedTable", "captured_tables"]
 _NAME = re.compile(r'(?:"((?:[^"]|"")+)"|([^".]+))(?:\.(?:"((?:[^"]|"")+)"|([^".]+)))?')
 
 
+@checked_calls
 @dataclass(frozen=True, init=False)
 class CapturedTable:
     """A table of a source with its settings; a name alone is a table with the default settings.

@@ -30,6 +30,7 @@ import pyarrow.compute as pc
 from mainstem.capture.capture_log import CaptureLog
 from mainstem.capture.source import Changes, Chunk, SourceConnection, SourceTransaction, origin_array
 from mainstem.crash_points import reach
+from mainstem.errors import Unavailable, summary_of
 
 __all__ = ["Snapshots", "aligned", "live_keys"]
 
@@ -90,6 +91,17 @@ class Snapshots:
             self._log.note(f"read:{topic.name}", dict.fromkeys(ends))
         if self._chunk is not None and self._chunk[0] == table:
             self._chunk = None
+
+    def refusal(self, table: str, where: str) -> str:
+        """What the source says against a condition; empty if nothing. A condition that is noted and cannot be read would
+        end this run and every later one."""
+        try:
+            self._connection.read_chunk(table, None, 1, where)
+        except Unavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - of the source's own library
+            return summary_of(error).splitlines()[0]
+        return ""
 
     def note(self, changes: Changes) -> None:
         """Rows of the stream, which win against a chunk."""

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mainstem.arguments import path_text
-from mainstem.durable_files import REAL_FILES, unavailable
+from mainstem.capture.capture_status import SECRET, capture_names
+from mainstem.durable_files import REAL_FILES, copy_file, unavailable
 from mainstem.errors import Corrupt, Invalid
 from mainstem.flows.home_verification import HomeProblem, verify_home
 from mainstem.log.log import LogCopy
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["HomeCopy", "copy_home"]
 
 # Copied separately, or (`lock`, `checks`) not at all.
-KNOWN = frozenset(["mainstem.json", "lock", "topics", "ledgers", "flows", "views", "checks"])
+KNOWN = frozenset(["mainstem.json", "lock", "topics", "ledgers", "flows", "views", "captures", "checks"])
 CHECK = ".check"
 UNFINISHED = "unfinished-copy"
 
@@ -84,6 +85,7 @@ def copy_home(stem: Mainstem, target: str | os.PathLike[str], step: Callable[[st
                 size += copy_tree(f"{stem.home}/views/{view}", f"{path}/views/{view}")
         step("other files")
         size += copy_tree(stem.home, path, left_out=KNOWN)
+        size += _copy_secrets(stem.home, path)
         if log is not None:
             step("topics")
             log.copy()
@@ -97,6 +99,18 @@ def copy_home(stem: Mainstem, target: str | os.PathLike[str], step: Callable[[st
     elsewhere = (*_places(stem), *(each for flow in flows for each in flow.elsewhere()))
     problems = _problems(path, log, step)
     return HomeCopy(path, topics, tuple(flow.name for flow in flows), tuple(views), size, elsewhere, problems)
+
+
+def _copy_secrets(home: str, path: str) -> int:
+    """Copy the secrets of masked columns, with which equal values stay equal. The rest of a capture's files tells of its
+    process, or is derived from the topics."""
+    size = 0
+    for name in capture_names(home):
+        if os.path.exists(f"{home}/captures/{name}/{SECRET}"):
+            os.makedirs(f"{path}/captures/{name}", mode=0o700, exist_ok=True)
+            size += copy_file(REAL_FILES, f"{home}/captures/{name}/{SECRET}", f"{path}/captures/{name}/{SECRET}")
+            REAL_FILES.sync_directory(f"{path}/captures/{name}")
+    return size
 
 
 def _problems(path: str, log: LogCopy | None, step: Callable[[str], None]) -> tuple[HomeProblem, ...]:

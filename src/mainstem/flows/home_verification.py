@@ -3,6 +3,7 @@
     topics/, ledgers/           every block, sealed file, manifest and index; the ledgers of groups and queues too
     views/                      view.json, and SQLite's own check of every version
     flows/                      flow.json, the notes beside each checkpoint, the state of its stages, and what Spark keeps there
+    captures/                   the secrets of masked columns; the rest tells of processes, or is derived
     folders that flows write    the log of commits, and whether each file exists with its length
 
 It takes no lock: the home may be in use. A file that changes during the check is checked again.
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from mainstem.capture.capture_status import SECRET, capture_names, damaged_secret
 from mainstem.errors import Corrupt, MainstemError, NewerFormat, NotFound, summary_of
 from mainstem.log.log import Log
 from mainstem.log.upkeep_report import Verification
@@ -86,6 +88,9 @@ def verify_home(
         step(f"flow {name}")
         found.flows.append(name)
         found.problems += _look_repeatedly(lambda name=name: _flow_problems(home, name, within))  # type: ignore[misc]
+    for name in capture_names(home):
+        if wrong := damaged_secret(home, name):
+            found.problems.append(HomeProblem(f"capture {name}", f"{home}/captures/{name}/{SECRET}", wrong))
     return found
 
 

@@ -11,12 +11,14 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from mainstem.capture.capture_notes import CaptureNotes
 from mainstem.errors import MainstemError
 from mainstem.flows.flow_waits import waits_for, way_to_learn_more
 from mainstem.spark.checkpoint.flow_store import FlowStore
 from mainstem.spark.checkpoint.rejected_rows import rejected_topic_of
 
 if TYPE_CHECKING:
+    from mainstem.capture.capture_status import CaptureStatus
     from mainstem.flows.flow_handle import FlowHandle, FlowProgress
     from mainstem.stem import Mainstem
 
@@ -46,6 +48,7 @@ class RunNotes:
         self._stem = stem
         self._shown = sys.stderr is not None and sys.stderr.isatty()
         self._explained: set[str] = set()
+        self._captures = CaptureNotes(self.say)
 
     def say(self, text: str) -> None:
         """One line, on a terminal."""
@@ -57,6 +60,11 @@ class RunNotes:
         """The flows have started."""
         names = ", ".join(handle.name for handle in handles)
         self.say(f"running {names or 'no flows'}; {'until all is read' if until == 'idle' else 'Ctrl-C stops it'}")
+
+    def capture(self, status: CaptureStatus) -> None:
+        """A capture has reported its status."""
+        if self._shown:
+            self._captures.take(status)
 
     def batch(self, handle: FlowHandle) -> None:
         """A batch of a flow is over. One without rows is not worth a line."""

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from mainstem.capture.capture_process import CaptureProcess
     from mainstem.sinks.sink import BatchWriter
     from mainstem.stem import Mainstem
 
@@ -250,11 +251,13 @@ RETRY = Backoff("1 second", max="1 minute", growth="exponential")
 
 
 def start_flows(
-    stem: Mainstem, flows: Flows, only: Sequence[str] | None = None, tell: Callable[[FlowHandle], None] | None = None
-) -> RunningFlows:
-    """Build the program and start its flows (or those named). `tell` is called after each batch."""
+    stem: Mainstem, flows: Flows, only: Sequence[str] | None = None, tell: Callable[[FlowHandle], None] | None = None,
+    captures: CaptureProcess | None = None,
+) -> RunningFlows:  # fmt: skip
+    """Build the program and start its flows (or those named). `tell` is called after each batch. `captures` run already:
+    they end with the flows."""
     program = Program(stem, flows)
-    return RunningFlows(stem, program, program.only(only), tell)
+    return RunningFlows(stem, program, program.only(only), tell, captures)
 
 
 def _column_task(planned: PlannedFlow, writer: BatchWriter, stem: Mainstem, run: FlowRun) -> ColumnTask | None:
@@ -282,8 +285,10 @@ class RunningFlows:
         program: Program,
         planned: Sequence[PlannedFlow],
         tell: Callable[[FlowHandle], None] | None = None,
+        captures: CaptureProcess | None = None,
     ) -> None:
         self._stem = stem
+        self.captures = captures
         self._program = program
         self._reports = ProgressReports(stem, tell)
         self.handles = {flow.name: FlowHandle(flow, stem.log.clock) for flow in planned}
@@ -294,6 +299,8 @@ class RunningFlows:
         ]
         for thread in self._threads:
             thread.start()
+        if captures is not None:
+            captures.when_failed(self._stop_flows)
 
     def __iter__(self) -> Iterator[FlowHandle]:
         return iter(self.handles.values())
@@ -314,12 +321,17 @@ class RunningFlows:
         self.stop()
 
     def stop(self) -> None:
-        """Stop all flows, in the order in which the program has them."""
-        for handle in self.handles.values():
-            handle.stop()
+        """Stop all captures, then all flows, in the order in which the program has them."""
+        if self.captures is not None:
+            self.captures.stop()
+        self._stop_flows()
         for thread in self._threads:
             thread.join(60)
         self._reports.end()
+
+    def _stop_flows(self) -> None:
+        for handle in self.handles.values():
+            handle.stop()
 
     def wait_until_idle(self) -> None:
         """Return when every flow has processed all records of the log, including those that the other flows wrote meanwhile."""
@@ -330,15 +342,20 @@ class RunningFlows:
             while before != (before := self._batches()) or not all(map(self._caught_up, self.handles.values())):
                 for handle in self.handles.values():
                     handle.wait_until_idle()
+        if self.captures is not None:
+            self.captures.check()
 
     def wait(self) -> None:
-        """Return when every flow has ended; raises the error of the first that failed."""
+        """Return when every flow has ended; raises the error of the first that failed, or that of a capture, which ends the
+        flows."""
         for thread in self._threads:
             thread.join()
         self.check()
 
     def check(self) -> None:
-        """Raise the error of a flow that failed, if any."""
+        """Raise the error of a capture or a flow that failed, if any."""
+        if self.captures is not None:
+            self.captures.check()
         for handle in self.handles.values():
             if handle.error is not None:
                 raise handle.error

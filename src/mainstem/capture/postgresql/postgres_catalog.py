@@ -259,13 +259,15 @@ class CatalogTable:
             sql.Literal(rows),
         )
 
-    def find_sql(self, names: Sequence[str]) -> sql.Composed:
-        """One row by its key, as text."""
+    def find_sql(self, names: Sequence[str], key: Mapping[str, Any]) -> sql.Composed:
+        """One row by its key, as text. Without parameters: beside them psycopg takes a % in a name for one."""
         return sql.SQL("SELECT {} FROM {} WHERE {}").format(
             sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(name)) for name in names),
             self.sql_name,
             sql.SQL(" AND ").join(
-                sql.SQL("{} = %s::{}").format(sql.Identifier(name), sql.SQL(self._type_of(name)))
+                sql.SQL("{} = {}::{}").format(
+                    sql.Identifier(name), sql.Literal(key[name]), sql.SQL(self._type_of(name))
+                )
                 for name in self.table.key
             ),
         )

@@ -9,6 +9,7 @@ A commit is streamed before a reader can see it. So what a chunk of a snapshot s
 
 from __future__ import annotations
 
+import logging
 import re
 import select
 import time
@@ -23,6 +24,7 @@ import pyarrow as pa
 from psycopg import errors, pq, sql
 from psycopg.conninfo import make_conninfo
 
+from mainstem.capture.outbox_table import OUTBOX, postgres_outbox_sql
 from mainstem.capture.postgresql.pgoutput import EPOCH_US, PgOutput, Relation, RelationColumn, show_lsn
 from mainstem.capture.postgresql.postgres_catalog import (
     CatalogTable,
@@ -36,6 +38,7 @@ from mainstem.capture.postgresql.postgres_catalog import (
 )
 from mainstem.capture.postgresql.postgres_types import SESSION_OPTIONS, Unrepresentable, arrow_array
 from mainstem.capture.source import Event, Health, Reached, SourceTable
+from mainstem.clock import SystemClock
 from mainstem.errors import DatabaseUnavailable, Invalid, PositionLost
 from mainstem.postgres_address import is_lost, unreachable
 
@@ -45,6 +48,8 @@ if TYPE_CHECKING:
     from mainstem.capture.postgresql.postgres_source import PostgresSource
 
 __all__ = ["PostgresConnection", "parse_lsn"]
+
+LOGGER = logging.getLogger("mainstem.capture")
 
 # A batch of the stream: large enough to make the cost of a transaction of the log small, small enough for memory.
 ROWS_MAX = 20_000
@@ -166,14 +171,23 @@ class PostgresConnection:
     # Set-up
 
     def tables(self) -> list[SourceTable]:
-        """The captured tables as they are now."""
+        """The captured tables as they are now; that of the outbox if it exists."""
         with self._errors():
-            found = {one.name: read_table(self._session, self._source, one) for one in self._source.all_tables()}
+            wanted = self._source.all_tables() if self._has_outbox() else self._source.tables
+            found = {one.name: read_table(self._session, self._source, one) for one in wanted}
         self._catalog = found
         return [one.table for one in found.values()]
 
+    def _has_outbox(self) -> bool:
+        row = self._session.execute("SELECT to_regclass(%s) IS NOT NULL", [f"public.{OUTBOX}"]).fetchone()
+        return self._source.with_outbox and row is not None and bool(row[0])
+
     def prepare(self) -> str:
-        """Make the publication and the slot, unless they exist. The position where the slot begins."""
+        """Make the publication and the slot, unless they exist, and the table of the outbox. The position where the slot
+        begins."""
+        if self._source.with_outbox and not self._has_outbox():
+            with self._errors():
+                self._session.execute(postgres_outbox_sql())
         self.tables()
         with self._errors():
             self._publish()
@@ -358,7 +372,7 @@ class PostgresConnection:
 
     def _tell(self, *, ask: bool = False) -> None:
         assert self._stream is not None
-        now = int(time.time() * 1e6) - EPOCH_US
+        now = SystemClock().now() - EPOCH_US
         body = b"".join(
             number.to_bytes(8, "big", signed=True) for number in (self._reached, self._confirmed, self._confirmed, now)
         )
@@ -523,8 +537,7 @@ class PostgresConnection:
         found: list[list[bytes | None]] = [[] for _ in wanted]
         with self._errors():
             for key in keys.to_pylist():
-                values = [key[name] for name in catalog.table.key]
-                for row in self._session.execute(catalog.find_sql(wanted), values):
+                for row in self._session.execute(catalog.find_sql(wanted, key)):
                     for column, value in zip(found, row, strict=True):
                         column.append(None if value is None else str(value).encode())
         by_name = {column.name: column for column in relation.columns}
@@ -576,7 +589,15 @@ class PostgresConnection:
                     self._end_older_run()
                     time.sleep(0.05)
             if publication_tables(self._session, self._name) is not None:
-                self._session.execute(sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(self._name)))
+                statement = sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(self._name))
+                try:
+                    self._session.execute(statement)
+                except errors.InsufficientPrivilege:
+                    # An administrator made it; it holds nothing.
+                    shown = statement.as_string(None)
+                    LOGGER.warning(
+                        'the publication of capture "%s" stays, its owner can remove it: %s;', self._capture, shown
+                    )
 
     def _end_older_run(self) -> None:
         """End the reader of the slot if it is an older run of this capture; its appends are fenced already."""

@@ -6,23 +6,19 @@ slot is created by the first run and removed only by `capture drop`. Nothing els
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import re
-import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from psycopg import sql
 
-from mainstem.arguments import text
+from mainstem.arguments import checked_call, text
 from mainstem.capture.captured_table import CapturedTable, captured_tables
+from mainstem.capture.masked_values import mask_of
 from mainstem.capture.outbox_table import OUTBOX, postgres_outbox_sql
 from mainstem.capture.source import SourceConnection
-from mainstem.durable_files import RealFiles, replace_file
 from mainstem.errors import Invalid
 from mainstem.log.rows.schema_ddl import schema_from_ddl
 from mainstem.postgres_address import PostgresAddress
@@ -30,6 +26,7 @@ from mainstem.postgres_address import PostgresAddress
 __all__ = ["PostgresSource", "postgres"]
 
 
+@checked_call
 def postgres(
     url: str,
     *,
@@ -130,7 +127,7 @@ class PostgresSource:
         """Connect to it."""
         from mainstem.capture.postgresql.postgres_connection import PostgresConnection
 
-        return PostgresConnection(self, capture, home, _mask(home, capture))
+        return PostgresConnection(self, capture, home, mask_of(home, capture))
 
     def to_json(self) -> dict[str, Any]:
         """For another process of the same program; it has the password if the address has one."""
@@ -162,22 +159,6 @@ def _published(table: CapturedTable) -> sql.Composable:
         return table_name(table)
     # The condition is the user's own SQL.
     return sql.SQL("{} WHERE ({})").format(table_name(table), sql.SQL(table.where))
-
-
-def _mask(home: str, capture: str) -> Callable[[bytes], bytes]:
-    """Replaces a value by a keyed hash. The secret is in the home, so equal values stay equal over restarts."""
-    path = Path(home, "captures", capture, "mask_secret")
-    secret: list[bytes] = []
-
-    def mask(value: bytes) -> bytes:
-        if not secret:
-            if not path.exists():
-                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                replace_file(RealFiles(), str(path), secrets.token_hex(32).encode())
-            secret.append(path.read_bytes())
-        return hmac.new(secret[0], value, hashlib.sha256).hexdigest()[:32].encode()
-
-    return mask
 
 
 def columns_named(names: Sequence[str]) -> sql.Composed:

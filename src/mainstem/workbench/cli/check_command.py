@@ -13,6 +13,7 @@ from mainstem.workbench.cli.program_file import ProgramArgument, load_program
 from mainstem.workbench.cli.terminal_table import show_count, show_facts, show_note, show_progress
 
 if TYPE_CHECKING:
+    from mainstem.capture.capture import Capture
     from mainstem.flows.checkpoint_fit import FlowProspect
     from mainstem.flows.program import PlannedFlow
     from mainstem.spark.checkpoint.checkpoint_offsets import HistoryStatus
@@ -29,19 +30,21 @@ def check(
 
     It finds unknown topics and columns, a sink that cannot take the rows, and two flows into one sink, with the line of
     the program; the exit status is then 1. State that grows without bound is a warning, and so is a flow that lagged
-    longer than a compacted topic keeps its tombstones. For a flow that has run before it says whether it continues from
-    its checkpoint, what changed, and how many rows a rebuild would read.
+    longer than a compacted topic keeps its tombstones. Topics of captured tables are made, since flows read them; nothing
+    is changed in the database. For a flow that has run before it says whether it continues from its checkpoint, what
+    changed, and how many rows a rebuild would read.
 
     Example: mainstem check shop.py
     """
     from mainstem.workbench.cli.before_spark import check_before_spark
 
     file = load_program(program)
-    with open_home(home, spark=spark) as stem:
+    with open_home(home, missing="make" if file.captures else "refuse", spark=spark) as stem:
         from mainstem.flows.program import Program
         from mainstem.spark.java_patches import short_run_options
         from mainstem.spark.spark_session import add_java_options
 
+        captures = _make_topics(stem, file)
         check_before_spark(stem, file)
         with show_progress("start Spark"), add_java_options(*short_run_options()):
             _ = stem.spark
@@ -50,8 +53,14 @@ def check(
         warnings = [warning for flow in flows for warning in [*flow.warnings(), *_missed_deletions(stem, flow)]]
         if as_json:
             shown = [_to_json(flow, _files(stem, flow), _prospect(stem, flow, file)) for flow in flows]
-            print_json({"program": program, "flows": shown, "warnings": warnings})
+            captured = [{"capture": one.name, "source": one.source.shown, "topics": one.topics} for one in captures]
+            print_json({"program": program, "captures": captured, "flows": shown, "warnings": warnings})
             return
+        for capture in captures:
+            typer.secho(capture.name, bold=True)
+            tables = [("  into", f"topic {topic}, from table {table}") for table, topic in capture.topics.items()]
+            show_facts([("  reads", capture.source.shown), *tables])
+            typer.echo()
         for flow in flows:
             typer.secho(flow.name, bold=True)
             prospect = _prospect(stem, flow, file)
@@ -59,9 +68,25 @@ def check(
             typer.echo()
             if prospect.hint:
                 warnings.append(f'flow "{flow.name}" cannot continue with its checkpoint. {prospect.hint}')
-        typer.echo(f"{show_count(len(flows), 'flow')}, {show_count(len(warnings), 'warning')}; nothing was started")
+        before = f"{show_count(len(captures), 'capture')}, " if captures else ""
+        typer.echo(
+            f"{before}{show_count(len(flows), 'flow')}, {show_count(len(warnings), 'warning')}; nothing was started"
+        )
         for warning in warnings:
             show_note(f"Warning: {warning}")
+
+
+def _make_topics(stem: Mainstem, file: ProgramFile) -> list[Capture]:
+    """Make the topics of the captures, which the flows may read. The sources are only read."""
+    if file.captures is None:
+        return []
+    from mainstem.capture.captured_topics import make_topics
+    from mainstem.workbench.cli.capture_commands import captures_of_program
+
+    captures = captures_of_program(stem, file)
+    for one in captures:
+        make_topics(stem.log, stem.home, one)
+    return captures
 
 
 def _files(stem: Mainstem, flow: PlannedFlow) -> HistoryStatus | None:

@@ -32,6 +32,7 @@ COMMANDS = {
     "queue": Entry("queue_commands", "app", "Queues: messages taken one by one, until each is acknowledged."),
     "flow": Entry("flow_commands", "app", "Flows (jobs): status, offsets and lag."),
     "view": Entry("view_commands", "app", "Views: keyed tables that flows maintain."),
+    "capture": Entry("capture_commands", "app", "Captures (CDC): changes of databases, as topics."),
     "home": Entry("home_commands", "app", "The home: copy it while it is in use, verify it."),
     "query": Entry("query_command", "query", "Run an SQL query over topics and views."),
     "sql": Entry("sql_command", "sql", "An SQL shell over topics and views."),

@@ -16,7 +16,14 @@ import typer
 from mainstem.errors import Invalid, did_you_mean
 from mainstem.workbench.cli.command_arguments import DEFAULT
 from mainstem.workbench.cli.command_tree import COMMANDS, load_command
-from mainstem.workbench.cli.home_names import flow_names, group_names, queue_names, topic_names, view_names
+from mainstem.workbench.cli.home_names import (
+    capture_names,
+    flow_names,
+    group_names,
+    queue_names,
+    topic_names,
+    view_names,
+)
 from mainstem.workbench.cli.json_output import JsonOption, print_json
 
 __all__ = ["SCRIPTS", "complete", "completion"]
@@ -52,7 +59,7 @@ def completion(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the completion script of a shell: commands, options, and the names of topics, groups, queues, flows and views.
+    """Print the completion script of a shell: commands, options, and the names of topics, groups, queues, flows, captures, views.
 
     For bash, in ~/.bashrc: source <(mainstem completion bash). For zsh, in ~/.zshrc after compinit: source <(mainstem
     completion zsh). For fish: mainstem completion fish > ~/.config/fish/completions/mainstem.fish
@@ -155,6 +162,7 @@ def _names(home: str, kind: str, given: Sequence[str]) -> list[str]:
         "topic": lambda: topic_names(home),
         "view": lambda: view_names(home),
         "flow": lambda: flow_names(home),
+        "capture": lambda: capture_names(home),
         "group": lambda: group_names(home, topic),
         "queue": lambda: queue_names(home, topic),
     }.get(kind, list)()

@@ -70,7 +70,15 @@ class Examination:
             self._classes,
         ]
         if self._home is not None:
-            looks += [self._permissions, self._disk, self._time, self._log, self._connector, self._views]
+            looks += [
+                self._permissions,
+                self._disk,
+                self._time,
+                self._log,
+                self._connector,
+                self._views,
+                self._captures,
+            ]
         for look in looks:
             try:
                 found = look()
@@ -244,6 +252,28 @@ class Examination:
             return Finding("views", "ok", f"{where}, {views} {'view' if views == 1 else 'views'}")
         finally:
             backend.close()
+
+    def _captures(self) -> Finding | None:
+        """Whether captures run, and whether their servers hold too much; by their last reports."""
+        from mainstem.capture.capture_status import all_statuses
+
+        assert self._home is not None
+        statuses = all_statuses(self._home)
+        if not statuses:
+            return None
+        running = sum(one.running for one in statuses)
+        detail = f"{len(statuses)} {'capture' if len(statuses) == 1 else 'captures'}, {running} running"
+        for one in statuses:
+            if one.running and one.alarm:
+                advice = "Find out what holds it back: mainstem capture describe. Or raise max_slot_wal_keep_size."
+                return Finding("captures", "look", f'{detail}; "{one.name}": {one.alarm_text}', advice)
+            if one.state == "failed":
+                advice = "Fix the cause and run it again: until then its server holds every change for it."
+                return Finding("captures", "look", f'{detail}; "{one.name}" failed: {one.error}', advice)
+            if not one.running:
+                advice = f"Its server holds every change for it: run it, or mainstem capture drop PROGRAM.py {one.name}"
+                return Finding("captures", "look", f'{detail}; "{one.name}" does not run', advice)
+        return Finding("captures", "ok", detail)
 
 
 def _version(package: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["flow_names", "group_names", "queue_names", "topic_names", "view_names"]
+__all__ = ["capture_names", "flow_names", "group_names", "queue_names", "topic_names", "view_names"]
 
 
 def topic_names(home: str) -> list[str]:
@@ -23,6 +23,11 @@ def view_names(home: str) -> list[str]:
 def flow_names(home: str) -> list[str]:
     """The flows that ever ran in a home."""
     return _folders(f"{home}/flows", "flow.json")
+
+
+def capture_names(home: str) -> list[str]:
+    """The captures that were ever set up or ran in a home."""
+    return _folders(f"{home}/captures", "status.json")
 
 
 def group_names(home: str, topic: str) -> list[str]:

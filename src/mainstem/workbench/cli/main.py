@@ -111,7 +111,7 @@ class NoPandas:
 def leave_pandas_out(arguments: Sequence[str]) -> None:
     """Arrow imports pandas, if it is installed, to convert the first Python value, which takes longer than most commands.
     Those that run no program do without, as they do where it is not installed."""
-    if WITH_PANDAS.isdisjoint(arguments):
+    if WITH_PANDAS.isdisjoint(arguments) and not any(word.endswith(".py") for word in arguments):
         sys.meta_path.insert(0, NoPandas)
 
 

@@ -6,17 +6,28 @@ On this machine only unless another address is given: it has no password, and sh
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import typer
 
 from mainstem.errors import MainstemError, Unavailable
 
-__all__ = ["CONTENT_TYPE", "FlowFigures", "MetricsServer", "metrics_text", "parse_address", "seconds_of"]
+if TYPE_CHECKING:
+    from mainstem.capture.capture_status import CaptureStatus
+
+__all__ = [
+    "CONTENT_TYPE",
+    "FlowFigures",
+    "MetricsServer",
+    "capture_metrics",
+    "metrics_text",
+    "parse_address",
+    "seconds_of",
+]
 
 
 # The figures of a run in the text format 0.0.4 of Prometheus: one line for each flow and figure.
@@ -54,6 +65,16 @@ FIGURES = (
 )
 
 
+CAPTURE_FIGURES = (
+    ("running", "gauge", "Whether the capture runs: 1, or 0 when it has stopped, failed or waits for its source."),
+    ("changes_total", "counter", "Changes captured in this run, without the rows of snapshots."),
+    ("held_bytes", "gauge", "Bytes of WAL that the server holds for it."),
+    ("left_bytes", "gauge", "Bytes of WAL that the server may hold in addition before changes are lost."),
+    ("alarm", "gauge", "Whether the server holds more than half of what it may: 1 or 0."),
+    ("snapshot_rows", "gauge", "Rows read so far by the snapshots in progress."),
+)
+
+
 @dataclass(frozen=True)
 class FlowFigures:
     """The figures of one flow, by name; unknown ones are omitted."""
@@ -70,16 +91,40 @@ def metrics_text(flows: Sequence[FlowFigures]) -> str:
     # TYPE mainstem_flow_lag_records gauge
     mainstem_flow_lag_records{flow="revenue"} 12
     """
-    return "".join(f"{line}\n" for line in _lines(flows))
+    return _page("flow", FIGURES, [(it.flow, it.values) for it in flows])
 
 
-def _lines(flows: Sequence[FlowFigures]) -> Iterable[str]:
-    for name, kind, what in FIGURES:
-        found = [(it.flow, it.values[name]) for it in flows if it.values.get(name) is not None]
+def capture_metrics(statuses: Iterable[CaptureStatus]) -> str:
+    """The page of captures."""
+    return _page("capture", CAPTURE_FIGURES, [(it.name, _capture_values(it)) for it in list(statuses)])
+
+
+def _capture_values(it: CaptureStatus) -> dict[str, float | int | None]:
+    return {
+        "running": int(it.state == "running"),
+        "changes_total": it.changes,
+        "held_bytes": it.held_bytes,
+        "left_bytes": None if it.left_bytes is None else max(it.left_bytes, 0),
+        "alarm": int(it.alarm),
+        "snapshot_rows": sum(one["rows"] for one in it.snapshot.values()),
+    }
+
+
+def _page(
+    noun: str, figures: Sequence[tuple[str, str, str]], things: Sequence[tuple[str, Mapping[str, float | int | None]]]
+) -> str:  # fmt: skip
+    return "".join(f"{line}\n" for line in _lines(noun, figures, things))
+
+
+def _lines(
+    noun: str, figures: Sequence[tuple[str, str, str]], things: Sequence[tuple[str, Mapping[str, float | int | None]]]
+) -> Iterable[str]:  # fmt: skip
+    for name, kind, what in figures:
+        found = [(thing, values[name]) for thing, values in things if values.get(name) is not None]
         if found:
-            yield f"# HELP mainstem_flow_{name} {what}"
-            yield f"# TYPE mainstem_flow_{name} {kind}"
-            yield from (f'mainstem_flow_{name}{{flow="{_escape(flow)}"}} {value}' for flow, value in found)
+            yield f"# HELP mainstem_{noun}_{name} {what}"
+            yield f"# TYPE mainstem_{noun}_{name} {kind}"
+            yield from (f'mainstem_{noun}_{name}{{{noun}="{_escape(thing)}"}} {value}' for thing, value in found)
 
 
 def _escape(text: str) -> str:

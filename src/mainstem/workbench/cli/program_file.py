@@ -26,11 +26,13 @@ from mainstem.spark.hidden_libraries import check_libraries
 from mainstem.workbench.cli.error_text import with_facts
 
 if TYPE_CHECKING:
+    from mainstem.capture.capture import Captures
     from mainstem.flows.program import Flows
 
-__all__ = ["FUNCTION", "ProgramArgument", "ProgramFile", "load_program"]
+__all__ = ["FUNCTION", "ProgramArgument", "ProgramFile", "load_captures", "load_program"]
 
-FUNCTION = "flows"
+FUNCTION, CAPTURES = "flows", "captures"
+EXAMPLES = {FUNCTION: "Flow(rows, into=sink)", CAPTURES: 'Capture("shop", postgres(url, tables=["orders"]))'}
 # As many files of a folder are named.
 LISTED_MAX = 10
 
@@ -43,14 +45,16 @@ class ProgramFile:
 
     path: str
     flows: Flows
+    # None if it has none.
+    captures: Captures | None = None
 
     def fill_hint(self, hint: str) -> str:
         """A hint with the path of this program instead of FILE."""
         return hint.replace("--program FILE", f"--program {shlex.quote(_short_path(self.path))}")
 
     @contextmanager
-    def locate_errors(self) -> Iterator[None]:
-        """Raises errors of building the flows with the line of the program that caused them."""
+    def locate_errors(self, function: str = FUNCTION) -> Iterator[None]:
+        """Raises errors of one of its functions with the line of the program that caused them."""
         try:
             yield
         except MainstemError as error:
@@ -63,14 +67,29 @@ class ProgramFile:
             if (place := _line_in(self.path, error)) is None:
                 raise
             raise Invalid(
-                f"the function `{FUNCTION}` failed",
+                f"the function `{function}` failed",
                 detail=f"{_error_text(error)}. It is {place}.",
                 hint="Nothing was started. Fix the program and check it again.",
             ) from error
 
 
 def load_program(path: str) -> ProgramFile:
-    """Run the file and find its function, without starting Spark."""
+    """Run the file and find its functions, without starting Spark."""
+    module = _load(path)
+    _travel_by_value(module)
+    captures = getattr(module, CAPTURES, None)
+    return ProgramFile(path, _function(path, module), captures if callable(captures) else None)
+
+
+def load_captures(path: str) -> ProgramFile:
+    """The same for its captures, which need no Spark; it may have no flows."""
+    module = _load(path)
+    found = getattr(module, FUNCTION, None)
+    flows: Flows = found if callable(found) else lambda stem: []
+    return ProgramFile(path, flows, _function(path, module, CAPTURES))
+
+
+def _load(path: str) -> ModuleType:
     file = Path(path)
     if not file.is_file():
         near = [str(other) for other in sorted(file.parent.glob("*.py"))] if file.parent.is_dir() else []
@@ -80,7 +99,7 @@ def load_program(path: str) -> ProgramFile:
             + (f" Python files there: {', '.join(near)}." if 0 < len(near) <= LISTED_MAX else ""),
             hint=did_you_mean(path, near) or "Give the path of a Python file with a function `flows`.",
         )
-    return ProgramFile(path, _function(path, _module(file)))
+    return _module(file)
 
 
 def _module(file: Path) -> ModuleType:
@@ -107,7 +126,6 @@ def _module(file: Path) -> ModuleType:
     except Exception as error:
         del sys.modules[name]
         raise _load_error(file, error) from error
-    _travel_by_value(module)
     return module
 
 
@@ -131,21 +149,21 @@ def _travel_by_value(module: ModuleType) -> None:
     register(module)
 
 
-def _function(path: str, module: ModuleType) -> Flows:
-    found = getattr(module, FUNCTION, None)
+def _function(path: str, module: ModuleType, name: str = FUNCTION) -> Callable[[Any], Any]:
+    found = getattr(module, name, None)
     if callable(found):
-        function: Flows = found
+        function: Callable[[Any], Any] = found
         return function
     own = [
-        name
-        for name, value in vars(module).items()
-        if callable(value) and getattr(value, "__module__", None) == module.__name__ and not name.startswith("_")
+        other
+        for other, value in vars(module).items()
+        if callable(value) and getattr(value, "__module__", None) == module.__name__ and not other.startswith("_")
     ]
     facts = f"It is {type_name(found)}, which cannot be called." if found is not None else ""
     raise Invalid(
-        f'"{path}" has no function `{FUNCTION}`',
+        f'"{path}" has no function `{name}`',
         detail=facts or (f"It defines: {', '.join(own)}." if own else "It defines no functions."),
-        hint=f"Write: def {FUNCTION}(stem): yield Flow(rows, into=sink).",
+        hint=f"Write: def {name}(stem): yield {EXAMPLES[name]}.",
     )
 
 

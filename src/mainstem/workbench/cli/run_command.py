@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -18,6 +19,7 @@ from mainstem.workbench.cli.program_file import ProgramArgument, ProgramFile, lo
 from mainstem.workbench.cli.terminal_table import show_note, show_progress
 
 if TYPE_CHECKING:
+    from mainstem.capture.capture_process import CaptureProcess
     from mainstem.flows.runner import RunningFlows
     from mainstem.stem import Mainstem
     from mainstem.workbench.cli.run_display import FlowStatus, RunDisplay, RunStatus
@@ -107,6 +109,9 @@ def run_program(
 ) -> None:
     """Run the flows of a program (jobs). Ctrl-C stops them gracefully; the next run continues from there.
 
+    Captures of the program run beside them in a process of their own; with --until-idle, before them. If one fails, the
+    flows are stopped, and the exit status is 1.
+
     A failed flow is reported at once, with its root cause first, and the others continue; the exit status is then 1. A
     flow that runs in another process is taken over from it. "Rows in" counts the rows that Spark read, without those
     that a filter kept from being read.
@@ -118,14 +123,16 @@ def run_program(
 
     address = None if metrics is None else parse_address(metrics)
     file = load_program(program)
-    with open_home(home, upkeep="background", spark=spark) as stem, ExitStack() as stack:
+    missing: Literal["make", "refuse"] = "make" if file.captures else "refuse"
+    with open_home(home, missing=missing, upkeep="background", spark=spark) as stem, ExitStack() as stack:
         if take_over:
             show_note(str(stem.take_over()))
         run = _Run(stem, as_json=as_json)
         check_writable(stem.home)
-        check_before_spark(stem, file, only=flow)
         # Before Spark, so that a port in use is reported at once.
         server = None if address is None else stack.enter_context(MetricsServer(address, run.metrics))
+        stack.enter_context(run.capture(file, until_idle=until_idle))
+        check_before_spark(stem, file, only=flow)
         with show_progress("starting Spark, which takes some seconds"):
             _ = stem.spark
         run.signals = stack.enter_context(handle_signals())
@@ -147,21 +154,63 @@ class _Run:
         self._status: RunStatus | None = None
         self._told: set[str] = set()
         self._idle = threading.Event()
+        self._captures: CaptureProcess | None = None
+        self._display: RunDisplay | None = None
+        # What captures say while Spark starts: its progress bar would erase it.
+        self._held: list[str] | None = None
+
+    @contextmanager
+    def capture(self, file: ProgramFile, *, until_idle: bool) -> Iterator[None]:
+        """Inside, the captures of the program run; or they have ended, if they are to be idle before the flows begin."""
+        if file.captures is None:
+            yield
+            return
+        from mainstem.capture.capture_notes import CaptureNotes
+        from mainstem.capture.capture_process import start_captures
+        from mainstem.workbench.cli.capture_commands import capture_warnings, captures_of_program
+
+        # In a pipe the lines of a run are those of its flows.
+        notes = CaptureNotes(self._note).take if sys.stderr.isatty() else lambda status: None
+        with capture_warnings(self._note), ExitStack() as stack:
+            found = captures_of_program(self._stem, file)
+            self._captures = start_captures(
+                self._stem.log, self._stem.home, found, until="idle" if until_idle else "stopped", tell=notes
+            )
+            if self._captures is not None:
+                stack.enter_context(self._captures)
+                if until_idle:
+                    self._captures.wait()
+            self._held = []
+            yield
+
+    def _note(self, text: str) -> None:
+        if self._display is not None:
+            self._display.print_apart(lambda: show_note(text))
+        elif self._held is not None:
+            self._held.append(text)
+        else:
+            show_note(text)
 
     def start(self, file: ProgramFile, only: list[str] | None) -> None:
         """Build the program and start its flows."""
+        from mainstem.flows.runner import start_flows
         from mainstem.workbench.cli.run_display import RunCounts, RunStatus, run_display
 
         counts = RunCounts(self._stem)
         self._file = file
         with show_progress(f"building the flows of {file.path}"), file.locate_errors():
-            self._running: RunningFlows = self._stem.start(file.flows, only=only)
+            self._running: RunningFlows = start_flows(self._stem, file.flows, only, captures=self._captures)
         self._status = RunStatus(self._stem, self._running, counts)
-        self._display: RunDisplay = run_display(self._stem.log.clock, as_json=self._as_json)
+        for text in self._held or ():
+            show_note(text)
+        self._display = run_display(self._stem.log.clock, as_json=self._as_json)
 
     def metrics(self) -> str:
-        """The page of metrics; empty until the flows are started."""
-        return "" if self._status is None else self._status.page()
+        """The page of metrics; without flows until they are started."""
+        from mainstem.workbench.cli.metrics_server import capture_metrics
+
+        captures = "" if self._captures is None else capture_metrics(self._captures.statuses.values())
+        return captures + ("" if self._status is None else self._status.page())
 
     def _now(self) -> list[FlowStatus]:
         assert self._status is not None
@@ -169,13 +218,14 @@ class _Run:
 
     def finish(self, *, until_idle: bool) -> int:
         """Show the run until it ends, and stop the flows that still run; returns the exit status."""
+        assert self._display is not None
         try:
             if until_idle:
                 threading.Thread(target=self._wait_until_idle, name="mainstem-until-idle", daemon=True).start()
             while not self._look() and not self._idle.is_set() and not self.signals.wait(LOOK_SECONDS):
                 pass
             if self.signals.wanted is not None:
-                self._display.print_apart(lambda: show_note("stopping; press Ctrl-C again to stop at once"))
+                self._note("stopping; press Ctrl-C again to stop at once")
         finally:
             # Also after a second Ctrl-C: stop gracefully what can still be stopped.
             self._running.stop()
@@ -189,7 +239,12 @@ class _Run:
 
     def _look(self) -> bool:
         """Show the status of the flows, report failed ones; True when all have ended."""
+        assert self._display is not None
         self._display.show(self._now())
+        if self._captures is not None and (failed := self._captures.error) is not None and "" not in self._told:
+            # The empty name is no flow's.
+            self._told.add("")
+            self._display.print_apart(lambda: show_error(failed))
         for handle in self._running:
             if handle.error is not None and handle.name not in self._told:
                 self._told.add(handle.name)
@@ -197,6 +252,7 @@ class _Run:
         return all(handle.state in ("stopped", "failed") for handle in self._running)
 
     def _tell(self, error: FlowFailed) -> None:
+        assert self._display is not None
         hint = self._file.fill_hint(error.hint)
         self._display.print_apart(lambda: show_error(with_facts(error, hint=hint)))
 
