@@ -383,3 +383,33 @@ def test_the_secret_of_masked_columns_is_copied_and_verified(known: StatusFile, 
     verified = cli("home", "verify")
     assert verified.status == 1
     assert "capture shop: it is not a secret of 64 hexadecimal digits" in verified.out
+
+
+# Comparing
+
+
+def test_check_names_what_differs_and_repairs_it(shop: ShopDatabase, stem, cli: Cli) -> None:
+    never = cli("capture", "check", "shop.py")
+    assert (never.status, never.error[0]) == (1, 'mainstem.NotFound: capture "shop" has not run in this home')
+    cli("capture", "run", "shop.py", "--until-idle")
+    assert cli("capture", "check", "shop.py").out.splitlines() == [
+        "shop customers: 10 rows in 1 chunk, equal",
+        "shop orders: 100 rows in 1 chunk, equal",
+    ]
+    stem.topic("shop.orders").delete([{"id": 7}])
+    found = cli("capture", "check", "shop.py", "shop", "--table", "orders", "--json")
+    said = cli("capture", "check", "shop.py", "--repair")
+    after = cli("capture", "check", "shop.py", "--json")
+    wrong = cli("capture", "check", "shop.py", "--table", "ordrs")
+
+    assert found.status == 1
+    [[table]] = [one["tables"] for one in found.json]
+    assert (table["table"], table["rows"], table["repaired"]) == ("orders", 100, 0)
+    assert table["differences"] == [{"key": {"id": 7}, "kind": "missing in topic", "columns": []}]
+    assert said.status == 0
+    assert said.out.splitlines()[1:] == [
+        "shop orders: 100 rows in 1 chunk, 1 row differs, 1 repaired",
+        '  {"id": 7} missing in topic',
+    ]
+    assert (after.status, [one["equal"] for one in after.json]) == (0, [True])
+    assert wrong.error[0] == 'mainstem.Invalid: no capture has a table "ordrs"'
