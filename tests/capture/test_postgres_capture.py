@@ -11,6 +11,7 @@ import pytest
 from mainstem import Conflict, Invalid, PositionLost
 from mainstem.capture import CapturedTable
 from mainstem.capture.capture_run import CaptureRun
+from mainstem.capture.postgresql import postgres_connection
 from tests.capture.captured_shop import CapturedShop
 
 CUSTOMERS = """
@@ -285,3 +286,19 @@ def test_a_lost_slot_is_found_before_the_next_event(shop: CapturedShop) -> None:
     assert before == 4
     assert shop.replay("shop.customers") == shop.rows("customers")
     assert shop.replay("shop.customers").keys() == {(1002,), (1003,), (1004,)}
+
+
+@pytest.mark.parametrize("rows", [1, 4, 10])
+def test_a_transaction_that_fills_batches_exactly_is_committed_at_once(
+    shop: CapturedShop, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    monkeypatch.setattr(postgres_connection, "ROWS_MAX", rows)
+    shop.sql("CREATE TABLE t (id int PRIMARY KEY)")
+    shop.run("t")
+    with shop.background("t"):
+        shop.sql("INSERT INTO t SELECT generate_series(0, 19)")
+        shop.wait(lambda: len(shop.records("shop.t")) == 20)
+        shop.sql("INSERT INTO t SELECT generate_series(20, 39)")
+        shop.wait(lambda: len(shop.records("shop.t")) == 40)
+    changes = [dict(row["changes"]) for row in shop.records("mainstem.capture.shop.transactions") if row["changes"]]
+    assert changes == [{"t": 20}, {"t": 20}]

@@ -15,6 +15,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from mainstem.capture.capture import Capture
@@ -201,13 +202,7 @@ class CaptureLog:
         """Commit what was appended and noted, and the position."""
         token = token_of(self._ends)
         if position is not None:
-            rows: list[dict[str, Any]] = [
-                {"position": one.position, "transaction": one.id, "committed_at": one.committed_at,
-                 "changes": list(one.changes.items()), "token": token}
-                for one in transactions
-            ]  # fmt: skip
-            if not rows or rows[-1]["position"] != position:
-                rows.append({"position": position})
+            rows = _transaction_rows(position, transactions, token)
             self.append_rows(self.transactions, rows)
         if self._noted:
             notes = [
@@ -231,6 +226,28 @@ class CaptureLog:
         if self._open is not None:
             self._open.abort()
         self._open, self._ends, self._noted = None, {}, {}
+
+
+def _transaction_rows(position: str, transactions: Sequence[SourceTransaction], token: str) -> pa.RecordBatch:
+    """A row for each transaction; and one for the position, if it is after the last of them."""
+    alone = 0 if transactions and transactions[-1].position == position else 1
+    counts = [len(one.changes) for one in transactions] + [0] * alone
+    changes = pa.MapArray.from_arrays(
+        pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32()),
+        pa.array([table for one in transactions for table in one.changes], pa.string()),
+        pa.array([count for one in transactions for count in one.changes.values()], pa.int64()),
+    )
+    nothing = [None] * alone
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([*(one.position for one in transactions), *[position] * alone], pa.string()),
+            pa.array([*(one.id for one in transactions), *nothing], pa.int64()),
+            pa.array([*(one.committed_at for one in transactions), *nothing], pa.timestamp("us", "UTC")),
+            changes,
+            pa.array([token] * len(transactions) + nothing, pa.string()),
+        ],
+        names=["position", "transaction", "committed_at", "changes", "token"],
+    )
 
 
 def last_position(transactions: Topic) -> str | None:

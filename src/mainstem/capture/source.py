@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -71,13 +71,12 @@ class SourceTable:
         return next((column for column in self.columns if column.name == name), None)
 
 
-@dataclass(frozen=True)
-class SourceTransaction:
-    """A committed transaction of the source. `changes`: how many, by table."""
+class SourceTransaction(NamedTuple):
+    """A committed transaction of the source. `committed_at`: in microseconds. `changes`: how many, by table."""
 
     position: str
     id: int
-    committed_at: datetime
+    committed_at: int
     changes: Mapping[str, int]
 
 

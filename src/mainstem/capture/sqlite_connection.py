@@ -627,8 +627,7 @@ class SqliteConnection:
         )
 
     def _committed(self) -> Committed:
-        moment = _EPOCH + timedelta(milliseconds=self._changed_at)
-        position = str(self._target)
+        position, moment = str(self._target), self._changed_at * 1000
         done = [SourceTransaction(position, self._target, moment, self._counts)] if self._counts else []
         return Committed(position, done)
 

@@ -116,6 +116,8 @@ class PgOutput:
         self._number = 0
         self._counts: dict[str, int] = {}
         self.inside = False
+        # Whether a part of the current transaction was taken.
+        self._parted = False
         self.rows = 0
         self.size = 0
         self.end = 0
@@ -153,17 +155,22 @@ class PgOutput:
             self.inside = False
             self.end = end
             if self._counts:
-                moment = EPOCH + timedelta(microseconds=at)
-                self._transactions.append(SourceTransaction(show_lsn(end), self._ids[-1], moment, self._counts))
+                self._transactions.append(SourceTransaction(show_lsn(end), self._ids[-1], at + EPOCH_US, self._counts))
         elif kind == 82:  # R
             self._relation(data)
         elif kind == 84:  # T
             self._truncate(data)
 
+    def full(self, rows_max: int, bytes_max: int) -> bool:
+        """Whether it is time to take what is gathered: between two transactions, unless one alone is as much as that."""
+        if self.inside:
+            return self._number >= rows_max <= self.rows or self.size >= 4 * bytes_max
+        return self.rows >= rows_max or self.size >= bytes_max or (self._parted and self.whole)
+
     @property
-    def has_events(self) -> bool:
-        """Whether a whole transaction has events that are not rows."""
-        return bool(self._events) and not self.inside
+    def whole(self) -> bool:
+        """Whether there is something to take, and it ends with a whole transaction."""
+        return not self.inside and bool(self.rows or self._events or self._transactions)
 
     def take(self) -> list[Event]:
         """What is gathered, as events; the last one is `Committed` if it ends with a whole transaction."""
@@ -171,6 +178,7 @@ class PgOutput:
             if relation is not None:
                 self._convert(relation)
         events, self._events = self._events, []
+        self._parted = self.inside
         if not self.inside:
             if self._transactions or events:
                 events.append(Committed(show_lsn(self.end), self._transactions))

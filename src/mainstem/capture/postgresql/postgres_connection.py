@@ -17,12 +17,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import psycopg
 import pyarrow as pa
 from psycopg import errors, pq, sql
 from psycopg.conninfo import make_conninfo
+from pyarrow import csv
 
 from mainstem.capture.outbox_table import OUTBOX, postgres_outbox_sql
 from mainstem.capture.postgresql.pgoutput import EPOCH_US, PgOutput, Relation, RelationColumn, show_lsn
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
     from mainstem.capture.postgresql.postgres_source import PostgresSource
 
-__all__ = ["PostgresConnection", "parse_lsn"]
+__all__ = ["PostgresConnection", "copy_columns", "parse_copy", "parse_lsn"]
 
 LOGGER = logging.getLogger("mainstem.capture")
 
@@ -304,7 +305,7 @@ class PostgresConnection:
             if size > 0:
                 if data[0] == 119:  # w
                     output.feed(bytes(data[_HEADER_BYTES:]))
-                    if output.rows >= ROWS_MAX or output.size >= BYTES_MAX:
+                    if output.full(ROWS_MAX, BYTES_MAX):
                         return self._take()
                 else:
                     self._keepalive(bytes(data))
@@ -314,7 +315,7 @@ class PostgresConnection:
             self._heard_or_ask()
             if self._poll(0):
                 continue
-            if (output.rows and not output.inside) or output.end > self._reached or output.has_events:
+            if output.whole or (output.end > self._reached and not output.inside):
                 return self._take()
             if self._reached > self._said and not output.inside:
                 self._said = self._reached
@@ -349,7 +350,7 @@ class PostgresConnection:
     def _keepalive(self, data: bytes) -> None:
         reached = int.from_bytes(data[1:9], "big")
         assert self._output is not None
-        if not self._output.inside and not self._output.rows:
+        if not self._output.inside and not self._output.whole:
             self._reached = max(self._reached, reached)
         if data[17]:
             self._tell()
@@ -461,29 +462,29 @@ class PostgresConnection:
             # Before the snapshot: to an older snapshot a table that is truncated or rewritten afterwards is empty.
             self._session.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(catalog.sql_name))
             following, running = self._snapshot()
-            values = _copy(self._session, statement, len(names))
+            values = copy_columns(self._session, statement, len(names))
             row = self._session.execute("SELECT pg_current_wal_insert_lsn()::text, clock_timestamp()").fetchone()
         assert row is not None
         count = len(values[0]) if values else 0
         last = None
         if count == rows:
             places = [names.index(one) for one in catalog.table.key]
-            last = tuple(cast("bytes", values[place][-1]).decode() for place in places)
+            last = tuple(values[place][-1].as_py().decode() for place in places)
         arrays = {}
         for column, given in zip(relation.columns, values, strict=True):
             arrays[column.name] = self._chunk_array(relation, column, given, values)
         return PostgresChunk(arrays, count, last, row[1].astimezone(UTC), str(row[0]), following, running)
 
     def _chunk_array(
-        self, relation: Relation, column: RelationColumn, given: Sequence[bytes | None],
-        values: Sequence[Sequence[bytes | None]],
-    ) -> pa.Array:  # fmt: skip
-        masked = given if column.mask is None else [None if one is None else column.mask(one) for one in given]
+        self, relation: Relation, column: RelationColumn, given: pa.BinaryArray, values: Sequence[pa.BinaryArray]
+    ) -> pa.Array:
+        if column.mask is not None:
+            given = pa.array([None if one is None else column.mask(one) for one in given.to_pylist()], pa.binary())
         try:
-            return arrow_array(masked, column.postgres, column.data_type)
+            return arrow_array(given, column.postgres, column.data_type)
         except Unrepresentable as error:
             places = {one.name: number for number, one in enumerate(relation.columns)}
-            key = {one: (values[places[one]][error.index] or b"").decode() for one in relation.table.key}
+            key = {one: (values[places[one]][error.index].as_py() or b"").decode() for one in relation.table.key}
             raise self._refuse(relation.table.name, column.name, str(key), error) from None
 
     def key_texts(self, table: str, keys: pa.RecordBatch) -> list[tuple[str, ...]]:
@@ -621,24 +622,56 @@ def _text_of(value: object) -> str:
 
 
 _ESCAPES = {b"\\b": b"\b", b"\\f": b"\f", b"\\n": b"\n", b"\\r": b"\r", b"\\t": b"\t", b"\\v": b"\v", b"\\\\": b"\\"}
+_ESCAPED = re.compile(rb"\\[bfnrtv\\]")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_PARSE = csv.ParseOptions(delimiter="\t", quote_char=False, double_quote=False, ignore_empty_lines=False)
 
 
-def _copy(session: psycopg.Connection[Any], statement: sql.Composed, count: int) -> list[Sequence[bytes | None]]:
-    """The columns of a query, as text; COPY sends whole rows at a fraction of a query's cost."""
-    with session.cursor().copy(sql.SQL("COPY ({}) TO STDOUT").format(statement)) as copy:
-        data = b"".join(bytes(block) for block in copy)
+def copy_columns(session: psycopg.Connection[Any], statement: sql.Composed, count: int) -> list[pa.BinaryArray]:
+    """The columns of a query, as text. COPY sends them at a fraction of a query's cost; its rows are taken from libpq, since
+    each step of psycopg's own loop costs more than the row."""
+    connection = session.pgconn
+    result = connection.exec_(sql.SQL("COPY ({}) TO STDOUT").format(statement).as_bytes(session))
+    if result.status != pq.ExecStatus.COPY_OUT:
+        raise psycopg.errors.error_from_result(result)
+    rows = []
+    while True:
+        size, row = connection.get_copy_data(0)
+        if size < 0:
+            break
+        rows.append(bytes(row))
+    while (result := connection.get_result()) is not None:  # type: ignore[assignment]
+        if result.status != pq.ExecStatus.COMMAND_OK:
+            raise psycopg.errors.error_from_result(result)
+    return parse_copy(b"".join(rows), count)
+
+
+def parse_copy(data: bytes, count: int) -> list[pa.BinaryArray]:
+    """The columns of what COPY sent.
+
+    >>> [column.to_pylist() for column in parse_copy(b"1\\ta\\\\\\\\b\\n2\\t\\\\N\\n", 2)]
+    [[b'1', b'2'], [b'a\\\\b', None]]
+    """
     if not data:
-        return [[] for _ in range(count)]
+        return [pa.array([], pa.binary())] * count
+    if data.count(b"\\") == data.count(b"\\N") and not data.startswith(_BYTE_ORDER_MARK):
+        # Nothing is escaped, and each \\N is a null.
+        names = [str(number) for number in range(count)]
+        table = csv.read_csv(
+            pa.BufferReader(data),
+            csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=names),
+            _PARSE,
+            csv.ConvertOptions(
+                column_types=dict.fromkeys(names, pa.binary()), null_values=["\\N"], strings_can_be_null=True,
+                check_utf8=False,
+            ),
+        )  # fmt: skip
+        return [column.combine_chunks() for column in table.columns]
     rows = [line.split(b"\t") for line in data[:-1].split(b"\n")]
-    columns: list[Sequence[bytes | None]] = []
-    for values in zip(*rows, strict=True):
-        if b"\\" not in b"".join(values):
-            columns.append(values)
-            continue
-        columns.append([
-            None if value == b"\\N"
-            else re.sub(rb"\\(?:[bfnrtv\\]|[0-7]{1,3}|x[0-9A-Fa-f]{1,2})", lambda found: _ESCAPES[found[0]], value)
-            if b"\\" in value else value
-            for value in values
-        ])  # fmt: skip
-    return columns
+    return [pa.array(map(_unescape, values), pa.binary()) for values in zip(*rows, strict=True)]
+
+
+def _unescape(value: bytes) -> bytes | None:
+    if b"\\" not in value:
+        return value
+    return None if value == b"\\N" else _ESCAPED.sub(lambda found: _ESCAPES[found[0]], value)

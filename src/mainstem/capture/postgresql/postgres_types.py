@@ -136,7 +136,9 @@ def arrow_type(postgres: PostgresType) -> pa.DataType:
     return _TYPES.get(postgres.oid, _STRING)
 
 
-def arrow_array(values: Sequence[bytes | None], postgres: PostgresType, data_type: pa.DataType) -> pa.Array:
+def arrow_array(
+    values: Sequence[bytes | None] | pa.BinaryArray, postgres: PostgresType, data_type: pa.DataType
+) -> pa.Array:
     """Values in text form (None is null) as an array of `data_type`: `arrow_type(postgres)` or one that it may become.
 
     At most 2 GiB of text, as in every Arrow array.
@@ -147,7 +149,7 @@ def arrow_array(values: Sequence[bytes | None], postgres: PostgresType, data_typ
     Traceback (most recent call last):
     mainstem.capture.postgresql.postgres_types.Unrepresentable: value 1, 'infinity': DATE cannot store infinity
     """
-    texts = pa.array(values, pa.binary())
+    texts = values if isinstance(values, pa.Array) else pa.array(values, pa.binary())
     try:
         return _convert(texts, postgres, data_type)
     except ValueError as error:
