@@ -1,7 +1,8 @@
 """CaptureStatus: what a capture is doing, in a file of the home; and the requests that a user leaves for it.
 
 captures/<name>/status.json        replaced about once a second by the run
-captures/<name>/requests/<n>.json  a snapshot, a pause, a stop; the run takes and removes them
+captures/<name>/requests/<n>.json  a snapshot, a repair, a pause, a stop, a position to note; the run removes it when it is
+                                   in its state, so a crash loses none
 """
 
 from __future__ import annotations

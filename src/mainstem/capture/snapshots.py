@@ -76,9 +76,9 @@ class Snapshots:
     def request(
         self, table: str, reason: str, where: str | None = None, keys: Sequence[Sequence[str]] | None = None
     ) -> None:
-        """Note that a table is to be read, from the beginning; with `keys`, only these rows, unless more is being read."""
-        if keys is not None and self.progress(table) is not None:
-            keys = None
+        """Note that a table is to be read, from the beginning; all of it if some of it is still to be read."""
+        if self.progress(table) is not None:
+            where = keys = None
         topic = self._log.topic(table)
         ends = {str(one): topic.backend.latest(one) for one in range(topic.settings.partitions)}
         first = ends if any(topic.backend.earliest(int(one)) < end for one, end in ends.items()) else None
@@ -172,7 +172,7 @@ class Snapshots:
         elif chunk.last is None:
             self._delete_others(table, progress, chunk, count)
             self._log.note(f"snapshot:{table}", None)
-            if progress["first"] is None:
+            if None in (self._log.get(f"read:{topic.name}") or {}).values():
                 self._log.note(f"read:{topic.name}", self._log.appended_to(topic))
             self._touched.pop(table, None)
             self._truncated.pop(table, None)
