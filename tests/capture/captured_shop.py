@@ -23,7 +23,7 @@ from mainstem.capture import CapturedTable, postgres, snapshots
 from mainstem.capture.capture_run import CaptureRun
 from mainstem.log.topic import Topic
 from tests.postgres_server import PostgresServer
-from tests.waiting import wait_until
+from tests.waiting import SECONDS_MAX, wait_until
 
 __all__ = ["TABLE", "CapturedShop", "captured_shop", "random_changes"]
 
@@ -84,9 +84,9 @@ class CapturedShop:
         process.stdin.flush()
         return process
 
-    def wait(self, condition: Callable[[], object]) -> None:
+    def wait(self, condition: Callable[[], object], seconds_max: float = SECONDS_MAX) -> None:
         """Wait for something that the capture in the background does."""
-        wait_until(lambda: self.is_running() and condition())
+        wait_until(lambda: self.is_running() and condition(), seconds_max)
 
     def progress(self) -> int:
         """How far the log is: rises with every commit of a capture."""

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from mainstem.capture.capture import Capture
-from mainstem.capture.captured_table import CapturedTable
+from mainstem.capture.captured_table import CapturedTable, changed_key
 from mainstem.capture.source import SourceTable, SourceTransaction
 from mainstem.errors import Conflict, Invalid, TopicNotFound
 from mainstem.log.append_result import token_of
@@ -141,12 +141,7 @@ class CaptureLog:
                 hint=f"Choose another topic: CapturedTable({captured.name!r}, into=...).",
             )
         if there.key != wanted.key:
-            raise Invalid(
-                f'the key of table "{captured.name}" changed',
-                detail=f'Topic "{there.name}" has the key ({", ".join(there.key)}), the table now ({", ".join(wanted.key)}).',
-                hint=f"Capture it into a new topic: CapturedTable({captured.name!r}, into=...). Rows before the change stay in "
-                "the old one.",
-            )
+            raise changed_key(captured, there.key, wanted.key)
 
     def _widen(self, topic: Topic, captured: CapturedTable, wanted: TopicSettings) -> None:
         """Columns that the topic lacks are added, those that became wider are widened."""

@@ -23,6 +23,7 @@ import pyarrow as pa
 from psycopg import errors, pq, sql
 from psycopg.conninfo import make_conninfo
 
+from mainstem.capture.captured_table import CapturedTable, changed_key
 from mainstem.capture.postgresql.pgoutput import EPOCH_US, PgOutput, Relation, RelationColumn, show_lsn
 from mainstem.capture.postgresql.postgres_catalog import (
     CatalogTable,
@@ -32,10 +33,12 @@ from mainstem.capture.postgresql.postgres_catalog import (
     read_table,
     read_types,
     refuse_setup,
+    renamed_table,
+    signatures,
     slot_facts,
 )
 from mainstem.capture.postgresql.postgres_types import SESSION_OPTIONS, Unrepresentable, arrow_array
-from mainstem.capture.source import Event, Health, Reached, SourceTable
+from mainstem.capture.source import Event, Health, Reached, SourceTable, TableMoved
 from mainstem.clock import SystemClock
 from mainstem.errors import DatabaseUnavailable, Invalid, PositionLost
 from mainstem.postgres_address import is_lost, unreachable
@@ -112,6 +115,7 @@ class PostgresConnection:
         self._title = f"mainstem {capture}"[:63]
         self._by_name = {(one.schema or "public", one.table): one for one in source.all_tables()}
         self._catalog: dict[str, CatalogTable] = {}
+        self._unsettled: list[int] = []
         self._stream: PGconn | None = None
         self._output: PgOutput | None = None
         self._reached = self._confirmed = self._said = 0
@@ -169,9 +173,35 @@ class PostgresConnection:
     def tables(self) -> list[SourceTable]:
         """The captured tables as they are now."""
         with self._errors():
-            found = {one.name: read_table(self._session, self._source, one) for one in self._source.all_tables()}
-        self._catalog = found
-        return [one.table for one in found.values()]
+            self._catalog = {one.name: self._read_table(one) for one in self._source.all_tables()}
+        return [one.table for one in self._catalog.values()]
+
+    def _read_table(self, captured: CapturedTable, *, check: bool = True) -> CatalogTable:
+        return read_table(self._session, self._name, self._source, captured, check=check)
+
+    def changed_tables(self) -> list[SourceTable]:
+        """The tables that are not as they were when they were last described."""
+        with self._errors():
+            found = signatures(self._session, self._name, [one.oid for one in self._catalog.values()])
+            changed = [one for one in self._catalog.values() if found.get(one.oid) != one.signature]
+            for one in changed:
+                self._describe_again(one)
+            if changed:
+                # A table that was dropped and made again is not published any more.
+                self._publish()
+        return [self._catalog[one.captured.name].table for one in changed]
+
+    def _describe_again(self, former: CatalogTable, *, check: bool = True) -> CatalogTable:
+        try:
+            found = self._read_table(former.captured, check=check)
+        except Invalid as error:
+            raise renamed_table(self._session, former.captured, former.oid) or error from None
+        self._catalog[former.captured.name] = found
+        return found
+
+    def unsettled(self) -> list[int]:
+        """The transactions that ran when a table was published, and may have changed it before."""
+        return self._unsettled
 
     def prepare(self) -> str:
         """Make the publication and the slot, unless they exist. The position where the slot begins."""
@@ -200,6 +230,10 @@ class PostgresConnection:
             )
         except errors.InsufficientPrivilege as error:
             raise refuse_setup(self._source, self._capture, self._address.safe(error)) from error
+        # What they changed before is not in the stream.
+        self._unsettled += self._snapshot()[1]
+        for one in list(self._catalog.values()):
+            self._catalog[one.captured.name] = self._read_table(one.captured)
 
     def check_position(self, position: str, identity: Mapping[str, str]) -> None:
         """Raise `PositionLost` unless the slot still has every change after a position."""
@@ -393,13 +427,22 @@ class PostgresConnection:
 
     # Tables of the stream
 
-    def _describe(self, schema: str, name: str, columns: Sequence[tuple[str, int, int]]) -> Relation | None:
-        captured = self._by_name.get((schema, name))
+    def _describe(self, oid: int, schema: str, name: str, columns: Sequence[tuple[str, int, int]]) -> Relation | None:
+        # By its oid: between two renames it may have had another name.
+        known = next((one for one in self._catalog.values() if one.oid == oid), None)
+        captured = self._by_name.get((schema, name)) if known is None else known.captured
         if captured is None:
             return None
+        former = self._catalog[captured.name]
         with self._errors():
-            catalog = read_table(self._session, self._source, captured, check=False)
-            types = read_types(self._session, [(oid, modifier) for _, oid, modifier in columns])
+            catalog = self._describe_again(former, check=False)
+            types = read_types(self._session, [(type_oid, modifier) for _, type_oid, modifier in columns])
+        if catalog.oid != oid and (schema, name) not in self._by_name:
+            # Another table has its name now, which `changed_tables` tells.
+            self._catalog[captured.name] = former
+            return None
+        if catalog.table.key != former.table.key or not {*catalog.table.key} <= {one for one, _, _ in columns}:
+            raise changed_key(captured, former.table.key, catalog.table.key)
         return catalog.relation(self._source, columns, types, self._mask)
 
     def _refuse(self, table: str, column: str, key: str, error: Unrepresentable) -> Exception:
@@ -438,7 +481,7 @@ class PostgresConnection:
             self._session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             self._session.execute(f"SET LOCAL lock_timeout = '{LOCK_SECONDS_MAX}s'")
             # Before the snapshot: to an older snapshot a table that is truncated or rewritten afterwards is empty.
-            self._session.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(catalog.sql_name))
+            self._lock(catalog)
             following, running = self._snapshot()
             values = _copy(self._session, statement, len(names))
             row = self._session.execute("SELECT pg_current_wal_insert_lsn()::text, clock_timestamp()").fetchone()
@@ -452,6 +495,16 @@ class PostgresConnection:
         for column, given in zip(relation.columns, values, strict=True):
             arrays[column.name] = self._chunk_array(relation, column, given, values)
         return PostgresChunk(arrays, count, last, row[1].astimezone(UTC), str(row[0]), following, running)
+
+    def _lock(self, catalog: CatalogTable) -> None:
+        """Nobody alters the table until the end of the transaction; raises `TableMoved` if somebody has."""
+        try:
+            self._session.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(catalog.sql_name))
+            found = signatures(self._session, self._name, [catalog.oid]).get(catalog.oid)
+        except errors.UndefinedTable:
+            found = None
+        if found != catalog.signature:
+            raise TableMoved(catalog.table)
 
     def _chunk_array(
         self, relation: Relation, column: RelationColumn, given: Sequence[bytes | None],
@@ -468,8 +521,10 @@ class PostgresConnection:
     def find_rows(self, table: str, keys: pa.RecordBatch, columns: Sequence[str]) -> pa.Table:
         """Rows as they are now."""
         catalog = self._catalog[table]
-        wanted = [*catalog.table.key, *(one for one in columns if one not in catalog.table.key)]
         described = [(one.name, *one.type_and_modifier) for one in catalog.columns]
+        there = {one.name for one in catalog.columns}
+        # A column that was dropped since has no value.
+        wanted = [*catalog.table.key, *(one for one in columns if one not in catalog.table.key and one in there)]
         relation = catalog.relation(self._source, described, catalog.types, self._mask)
         found: list[list[bytes | None]] = [[] for _ in wanted]
         with self._errors():
@@ -489,7 +544,9 @@ class PostgresConnection:
             )
             for name, given in zip(wanted, found, strict=True)
         ]
-        return pa.table(arrays, names=wanted)
+        dropped = [name for name in columns if name not in there]
+        nothing = [pa.nulls(len(found[0]), pa.string()) for _ in dropped]
+        return pa.table([*arrays, *nothing], names=[*wanted, *dropped])
 
     def count_rows(self, table: str) -> int:
         """About how many rows a table has, as the last ANALYZE or VACUUM saw it."""
