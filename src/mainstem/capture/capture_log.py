@@ -101,10 +101,21 @@ class CaptureLog:
 
     def recent_transactions(self) -> list[int]:
         """The ids of the last transactions that were appended."""
+        return [one for one in self._recent("transaction")[0] if one is not None]
+
+    def begin_history(self) -> None:
+        """The transactions so far are not those of the source as it is now."""
+        self.note("history", self.transactions.backend.latest(0))
+
+    def appended(self) -> set[tuple[str, int]]:
+        """The positions and ids of the last transactions that were appended."""
+        return {(position, one) for position, one in zip(*self._recent("position", "transaction"), strict=True) if one}
+
+    def _recent(self, *columns: str) -> list[list[Any]]:
         backend = self.transactions.backend
-        start = max(backend.earliest(0), backend.latest(0) - RECENT)
-        found = self.transactions.to_arrow(start={0: start}, columns=["transaction"]).column("transaction")
-        return [one for one in found.to_pylist() if one is not None]
+        start = max(backend.earliest(0), backend.latest(0) - RECENT, self.get("history") or 0)
+        found = self.transactions.to_arrow(start={0: start}, columns=list(columns))
+        return [found.column(name).to_pylist() for name in columns]
 
     # Topics of tables
 

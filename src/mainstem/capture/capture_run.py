@@ -184,12 +184,13 @@ class CaptureRun:
         lost = False
         if known is not None:
             try:
-                connection.check_position(known, self._log.state.get("source") or {})
+                connection.check_position(known, self._log.state.get("source") or {}, self._log.appended)
             except PositionLost as error:
                 if not self._capture.snapshot_when_lost:
                     raise
                 LOGGER.warning('capture "%s" reads its tables again: %s', self._capture.name, error.summary)
                 connection.drop()
+                self._log.begin_history()
                 lost = True
         begins = connection.prepare()
         position = begins if known is None or lost else known

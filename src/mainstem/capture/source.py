@@ -16,7 +16,7 @@ A position is a text of the source, such as "0/16B3748"; only the source compare
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
@@ -189,8 +189,11 @@ class SourceConnection(Protocol):
     def prepare(self) -> str:
         """Make what the source needs to keep changes, unless it exists. The position from which on it has them all."""
 
-    def check_position(self, position: str, identity: Mapping[str, str]) -> None:
-        """Raise `PositionLost` unless the source still has every change after a position of an earlier run."""
+    def check_position(
+        self, position: str, identity: Mapping[str, str], appended: Callable[[], set[tuple[str, int]]]
+    ) -> None:
+        """Raise `PositionLost` unless the source still has every change after a position of an earlier run. `appended`
+        gives the positions and ids of the last transactions in the log, which tell its history from another one."""
 
     def start(self, position: str) -> None:
         """Begin to stream the changes after a position."""

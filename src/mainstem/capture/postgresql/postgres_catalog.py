@@ -101,12 +101,14 @@ def refuse_setup(source: PostgresSource, capture: str, said: str) -> Invalid:
 
 
 class SlotFacts(NamedTuple):
-    """A replication slot. `left_bytes`: how much more WAL it may hold; None if there is no limit."""
+    """A replication slot. `left_bytes`: how much more WAL it may hold; None if there is no limit. `foreign`: why it is not a
+    slot of a capture of this database."""
 
     confirmed: int
     held_bytes: int
     left_bytes: int | None
     invalid: str
+    foreign: str
 
 
 def slot_facts(session: Session, name: str) -> SlotFacts | None:
@@ -117,21 +119,21 @@ def slot_facts(session: Session, name: str) -> SlotFacts | None:
     row = session.execute(
         sql.SQL(
             "SELECT confirmed_flush_lsn - '0/0', pg_current_wal_insert_lsn() - restart_lsn, safe_wal_size, wal_status, {}, "
-            "plugin, database = current_database() FROM pg_replication_slots WHERE slot_name = %s"
+            "plugin, database = current_database(), database FROM pg_replication_slots WHERE slot_name = %s"
         ).format(sql.SQL(reason)),
         [name],
     ).fetchone()
     if row is None:
         return None
-    confirmed, held, left, status, why, plugin, here = row
-    invalid = ""
+    confirmed, held, left, status, why, plugin, here, database = row
+    invalid = foreign = ""
     if status == "lost" or why:
         invalid = str(why or "the WAL that it needs was removed (max_slot_wal_keep_size)")
     elif plugin != "pgoutput":
-        invalid = f"it is a slot of {plugin or 'physical replication'}"
+        foreign = f"it is a slot of {plugin or 'physical replication'}"
     elif not here:
-        invalid = "it belongs to another database"
-    return SlotFacts(int(confirmed or 0), int(held or 0), None if left is None else int(left), invalid)
+        foreign = f'it is a slot of database "{database}"'
+    return SlotFacts(int(confirmed or 0), int(held or 0), None if left is None else int(left), invalid, foreign)
 
 
 def foreign_holder(session: Session, slot: str, title: str) -> tuple[int, str] | None:

@@ -27,6 +27,7 @@ from mainstem.capture.captured_table import CapturedTable, changed_key
 from mainstem.capture.postgresql.pgoutput import EPOCH_US, PgOutput, Relation, RelationColumn, show_lsn
 from mainstem.capture.postgresql.postgres_catalog import (
     CatalogTable,
+    SlotFacts,
     check_server,
     foreign_holder,
     publication_tables,
@@ -163,10 +164,13 @@ class PostgresConnection:
 
     def close(self) -> None:
         """Close both connections."""
+        self._close_stream()
+        self._session.close()
+
+    def _close_stream(self) -> None:
         if self._stream is not None:
             self._stream.finish()
             self._stream = None
-        self._session.close()
 
     # Set-up
 
@@ -209,6 +213,7 @@ class PostgresConnection:
         with self._errors():
             self._publish()
             if (facts := slot_facts(self._session, self._name)) is not None:
+                self._check_own(facts)
                 return show_lsn(facts.confirmed)
             row = self._session.execute(
                 "SELECT lsn::text FROM pg_create_logical_replication_slot(%s, 'pgoutput')", [self._name]
@@ -235,7 +240,19 @@ class PostgresConnection:
         for one in list(self._catalog.values()):
             self._catalog[one.captured.name] = self._read_table(one.captured)
 
-    def check_position(self, position: str, identity: Mapping[str, str]) -> None:
+    def _check_own(self, facts: SlotFacts) -> None:
+        """Another reader may need a slot that is not ours: it is neither read nor dropped."""
+        if facts.foreign:
+            raise Invalid(
+                f'the replication slot "{self._name}" is not of this capture',
+                detail=f"On the server {facts.foreign}.",
+                hint='Give the capture a slot of its own: postgres(..., slot="..."). Or, if nobody reads it: '
+                f"SELECT pg_drop_replication_slot('{self._name}');",
+            )
+
+    def check_position(
+        self, position: str, identity: Mapping[str, str], appended: Callable[[], set[tuple[str, int]]]
+    ) -> None:
         """Raise `PositionLost` unless the slot still has every change after a position."""
         for name, what in (("system", "another server"), ("timeline", "another timeline of the server"),
                            ("database", "another database"), ("slot", "another slot")):  # fmt: skip
@@ -245,6 +262,8 @@ class PostgresConnection:
             facts = slot_facts(self._session, self._name)
             if facts is None:
                 self._lost(position, f'its replication slot "{self._name}" does not exist any more')
+            if facts.foreign:
+                self._lost(position, f'the replication slot "{self._name}" is another one: {facts.foreign}')
             if reason := facts.invalid:
                 self._lost(position, f'its replication slot "{self._name}" was invalidated: {reason}')
             if facts.confirmed > parse_lsn(position):
@@ -253,6 +272,49 @@ class PostgresConnection:
                 )
             if parse_lsn(self.now()) < parse_lsn(position):
                 self._lost(position, f"the server is at {self.now()}, earlier: it was restored from a copy")
+        if facts.confirmed < parse_lsn(position):
+            self._check_history(facts.confirmed, position, appended())
+
+    def _check_history(self, confirmed: int, position: str, appended: set[tuple[str, int]]) -> None:
+        """The slot still has transactions of which the log has the rows: exactly these. A server that was restored from an
+        older copy of its data has others at the same positions."""
+        self._open_stream(show_lsn(confirmed))
+        published: set[tuple[str, int]] = set()
+        captured: set[tuple[str, int]] = set()
+        for transaction, oids in self._transactions_until(parse_lsn(position)):
+            published.add(transaction)
+            if any(one.oid in oids for one in self._catalog.values()):
+                captured.add(transaction)
+        self._close_stream()
+        known = {one for one in appended if confirmed < parse_lsn(one[0]) <= parse_lsn(position)}
+        if not known <= published or not captured <= appended:
+            self._lost(position, "are other transactions before that position: the server was restored from a copy")
+
+    def _transactions_until(self, position: int) -> Iterator[tuple[tuple[str, int], set[int]]]:
+        """The position and id of each transaction, and the oids of the tables that it changed."""
+        assert self._stream is not None
+        reached, transaction, oids = 0, 0, set[int]()
+        while reached < position:
+            size, data = self._stream.get_copy_data(1)
+            if size < 0:
+                self._ended(size)
+            if size == 0:
+                self._heard_or_ask()
+                if not self._poll(0.05):
+                    self._tell(ask=True)
+                continue
+            if data[0] != 119:  # not w: a keepalive
+                reached = int.from_bytes(data[1:9], "big")
+                continue
+            kind, body = data[_HEADER_BYTES], bytes(data[_HEADER_BYTES + 1 :])
+            if kind == 66:  # B
+                reached, transaction, oids = int.from_bytes(body[:8], "big"), int.from_bytes(body[16:20], "big"), set()
+            elif kind in (73, 85, 68):  # I, U, D
+                oids.add(int.from_bytes(body[:4], "big"))
+            elif kind == 84:  # T
+                oids.update(int.from_bytes(body[at : at + 4], "big") for at in range(5, len(body), 4))
+            elif kind == 67 and oids:  # C
+                yield (show_lsn(int.from_bytes(body[9:17], "big")), transaction), oids
 
     def _lost(self, position: str, why: str) -> NoReturn:
         raise PositionLost(
@@ -266,9 +328,12 @@ class PostgresConnection:
 
     def start(self, position: str) -> None:
         """Begin to stream the changes after a position."""
-        self._confirmed = self._reached = self._said = parse_lsn(position)
         if not self._catalog:
             self.tables()
+        self._open_stream(position)
+
+    def _open_stream(self, position: str) -> None:
+        self._confirmed = self._reached = self._said = parse_lsn(position)
         parameters = {
             **self._address.parameters,
             "replication": "database",
@@ -570,12 +635,11 @@ class PostgresConnection:
 
     def drop(self, *, in_use: bool = False) -> None:
         """Remove slot and publication."""
-        if self._stream is not None:
-            self._stream.finish()
-            self._stream = None
+        self._close_stream()
         with self._errors():
             deadline = time.monotonic() + SILENT_SECONDS_MAX
-            while slot_facts(self._session, self._name) is not None:
+            while (facts := slot_facts(self._session, self._name)) is not None:
+                self._check_own(facts)
                 try:
                     self._session.execute("SELECT pg_drop_replication_slot(%s)", [self._name])
                 except errors.ObjectInUse as error:
