@@ -143,14 +143,17 @@ class CapturedShop:
         if not self.connection.closed:
             self.connection.close()
         with psycopg.connect(self.server.address(), autocommit=True) as connection:
-            while connection.execute(
-                "SELECT FROM pg_replication_slots WHERE slot_name = %s AND active", [self.slot]
-            ).fetchone():
-                pass
+            wait_until(lambda: self._drop_slot(connection))
+            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(self.database)))
+
+    def _drop_slot(self, connection: psycopg.Connection[Any]) -> bool:
+        try:
             connection.execute(
                 "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s", [self.slot]
             )
-            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(self.database)))
+        except psycopg.errors.ObjectInUse:
+            return False
+        return True
 
 
 @contextmanager

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 import psycopg
 import pyarrow as pa
 from psycopg import errors, pq, sql
-from psycopg.conninfo import make_conninfo
 
 from mainstem.capture.captured_table import CapturedTable, changed_key
 from mainstem.capture.postgresql.pgoutput import EPOCH_US, PgOutput, Relation, RelationColumn, show_lsn
@@ -117,6 +116,7 @@ class PostgresConnection:
         self._by_name = {(one.schema or "public", one.table): one for one in source.all_tables()}
         self._catalog: dict[str, CatalogTable] = {}
         self._unsettled: list[int] = []
+        self._stream_connection: psycopg.Connection[Any] | None = None
         self._stream: PGconn | None = None
         self._output: PgOutput | None = None
         self._reached = self._confirmed = self._said = 0
@@ -168,9 +168,9 @@ class PostgresConnection:
         self._session.close()
 
     def _close_stream(self) -> None:
-        if self._stream is not None:
-            self._stream.finish()
-            self._stream = None
+        if self._stream_connection is not None:
+            self._stream_connection.close()
+            self._stream_connection = self._stream = None
 
     # Set-up
 
@@ -340,12 +340,13 @@ class PostgresConnection:
             "application_name": self._title,
             "options": " ".join(f"-c {name}={value}" for name, value in SESSION_OPTIONS.items()),
         }
-        stream = pq.PGconn.connect(make_conninfo(**parameters).encode())
-        if stream.status != pq.ConnStatus.OK:
-            message = stream.error_message.decode(errors="replace")
-            stream.finish()
-            raise unreachable(self._address, psycopg.OperationalError(message))
-        self._stream = stream
+        try:
+            # Not PGconn.connect(): it stops all threads of the process until the server answers.
+            connection = psycopg.connect(**parameters, autocommit=True)
+        except psycopg.Error as error:
+            raise unreachable(self._address, error) from error.with_traceback(None)
+        self._stream_connection, self._stream = connection, connection.pgconn
+        self._stream.nonblocking = 0
         self._output = PgOutput(self._describe, self._refuse)
         publication = psycopg.sql.quote(self._name)
         command = (
