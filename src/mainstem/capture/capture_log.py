@@ -20,7 +20,7 @@ import pyarrow as pa
 from mainstem.capture.capture import Capture
 from mainstem.capture.captured_table import CapturedTable, changed_key
 from mainstem.capture.source import SourceTable, SourceTransaction
-from mainstem.errors import Conflict, Invalid, TopicNotFound
+from mainstem.errors import Conflict, Invalid, InvalidRows, TopicNotFound
 from mainstem.log.append_result import token_of
 from mainstem.log.log import Log
 from mainstem.log.producer import Producer
@@ -191,7 +191,24 @@ class CaptureLog:
             [change, pa.nulls(count, HEADERS) if headers is None else headers],
             fields=[pa.field("change", CHANGE), pa.field("headers", HEADERS)],
         )
-        self.append_rows(topic, pa.RecordBatch.from_arrays([*arrays, record], names=[*schema.names, "record"]))
+        try:
+            self.append_rows(topic, pa.RecordBatch.from_arrays([*arrays, record], names=[*schema.names, "record"]))
+        except InvalidRows as error:
+            if error.row is None:
+                raise
+            raise self._refused(topic, columns, error.row, error) from error
+
+    def _refused(self, topic: Topic, columns: Mapping[str, pa.Array], row: int, error: InvalidRows) -> Invalid:
+        table = next((name for name, one in self._topics.items() if one.name == topic.name), topic.name)
+        key = json.dumps({name: columns[name][row].as_py() for name in topic.settings.key}, default=str)
+        large = "maximum size" in error.summary
+        return Invalid(
+            f'a row of table "{table}" is {"too large for" if large else "not accepted by"} topic "{topic.name}"',
+            detail=f"The row with key {key}: {error.summary}. {error.detail} Nothing after it was captured.",
+            hint="Raise record_bytes_max of the topic, or leave the large column out: CapturedTable(..., columns=[...])."
+            if large
+            else error.hint,
+        )
 
     def append_rows(self, topic: Topic, rows: pa.RecordBatch | list[dict[str, Any]]) -> None:
         """Append rows with their `record`."""

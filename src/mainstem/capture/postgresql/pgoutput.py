@@ -163,8 +163,8 @@ class PgOutput:
 
     @property
     def has_events(self) -> bool:
-        """Whether a whole transaction has events that are not rows."""
-        return bool(self._events) and not self.inside
+        """Whether a whole transaction has events that are not rows; its end is one, if its rows were taken before."""
+        return bool(self._events or self._transactions) and not self.inside
 
     def take(self) -> list[Event]:
         """What is gathered, as events; the last one is `Committed` if it ends with a whole transaction."""
