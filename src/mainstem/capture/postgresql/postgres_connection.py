@@ -181,7 +181,10 @@ class PostgresConnection:
         return [one.table for one in self._catalog.values()]
 
     def _read_table(self, captured: CapturedTable, *, check: bool = True) -> CatalogTable:
-        return read_table(self._session, self._name, self._source, captured, check=check)
+        with self._session.transaction():
+            # As one moment had it: an ALTER between two of its queries must not go unnoticed.
+            self._session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            return read_table(self._session, self._name, self._source, captured, check=check)
 
     def changed_tables(self) -> list[SourceTable]:
         """The tables that are not as they were when they were last described."""
