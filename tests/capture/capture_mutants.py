@@ -15,7 +15,7 @@ from unittest import mock
 from mainstem.capture.capture_log import CaptureLog
 from mainstem.capture.capture_run import CaptureRun
 from mainstem.capture.postgresql.pgoutput import PgOutput, show_lsn
-from mainstem.capture.postgresql.postgres_connection import PostgresChunk, PostgresConnection
+from mainstem.capture.postgresql.postgres_connection import PostgresChunk
 from mainstem.capture.snapshots import Snapshots
 from mainstem.capture.source import Committed, Event, SourceConnection
 
@@ -64,10 +64,6 @@ def _batch_cut_inside_a_transaction() -> list[Patch]:
         return [*events, Committed(show_lsn(self.end), [])] if inside else events
 
     return [(PgOutput, "take", cut)]
-
-
-def _definitions_not_compared() -> list[Patch]:
-    return [(PostgresConnection, "changed_tables", lambda self: [])]
 
 
 def _snapshot_before_the_stream_is_there() -> list[Patch]:

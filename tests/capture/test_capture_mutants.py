@@ -33,7 +33,6 @@ NOTICED_BY: dict[str, Callable[[CapturedShop, pytest.MonkeyPatch], None]] = {
     "visibility by position": lambda shop, _: crashes.test_a_commit_that_is_streamed_before_it_is_visible_wins(shop),
     "unchanged value as null": lambda shop, _: rows.test_a_large_value_that_was_not_sent_is_filled(shop),
     "batch cut inside a transaction": limits.test_a_reader_sees_all_of_a_transaction_or_nothing,
-    "definitions not compared": altered("values changed under the same type", "streaming, then quiet"),
     "snapshot before the stream is there": altered("table dropped and made again", "stopped"),
 }
 
