@@ -149,6 +149,19 @@ class PostgresServer:
             self._process.wait(SECONDS_MAX)
         shutil.rmtree(self._folder, ignore_errors=True)
 
+    @property
+    def data(self) -> Path:
+        """The directory of its data."""
+        return self._data
+
+    def restore(self, copy: Path) -> None:
+        """Put a copy of its data in place of it, while it is stopped; the copy is gone then."""
+        shutil.rmtree(self._data)
+        copy.rename(self._data)
+        if self._as_nobody:
+            for path in [self._data, *self._data.rglob("*")]:
+                os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+
     # Set-up
 
     def _readable_programs(self) -> Path:

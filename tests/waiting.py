@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 
-__all__ = ["wait_until"]
+__all__ = ["SECONDS_MAX", "wait_until"]
 
 # Nothing takes this long unless it hangs, however busy the machine is.
 SECONDS_MAX = 300

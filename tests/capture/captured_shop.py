@@ -23,7 +23,7 @@ from mainstem.capture import CapturedTable, postgres, snapshots
 from mainstem.capture.capture_run import CaptureRun
 from mainstem.log.topic import Topic
 from tests.postgres_server import PostgresServer
-from tests.waiting import wait_until
+from tests.waiting import SECONDS_MAX, wait_until
 
 __all__ = ["TABLE", "CapturedShop", "captured_shop", "random_changes"]
 
@@ -84,9 +84,9 @@ class CapturedShop:
         process.stdin.flush()
         return process
 
-    def wait(self, condition: Callable[[], object]) -> None:
+    def wait(self, condition: Callable[[], object], seconds_max: float = SECONDS_MAX) -> None:
         """Wait for something that the capture in the background does."""
-        wait_until(lambda: self.is_running() and condition())
+        wait_until(lambda: self.is_running() and condition(), seconds_max)
 
     def progress(self) -> int:
         """How far the log is: rises with every commit of a capture."""
@@ -144,14 +144,17 @@ class CapturedShop:
         if not self.connection.closed:
             self.connection.close()
         with psycopg.connect(self.server.address(), autocommit=True) as connection:
-            while connection.execute(
-                "SELECT FROM pg_replication_slots WHERE slot_name = %s AND active", [self.slot]
-            ).fetchone():
-                pass
+            wait_until(lambda: self._drop_slot(connection))
+            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(self.database)))
+
+    def _drop_slot(self, connection: psycopg.Connection[Any]) -> bool:
+        try:
             connection.execute(
                 "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s", [self.slot]
             )
-            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(self.database)))
+        except psycopg.errors.ObjectInUse:
+            return False
+        return True
 
 
 @contextmanager

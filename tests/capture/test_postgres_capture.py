@@ -178,6 +178,8 @@ def test_settings_of_a_table(shop: CapturedShop) -> None:
         ("CREATE TABLE t (id int PRIMARY KEY)", [CapturedTable("t", before="row")],
          'table "t" is captured with before="row", but the WAL does not have its old rows'),
         ("CREATE TABLE t (id int PRIMARY KEY)", [CapturedTable("t", masked="x")], 'table "t" has no column "x"'),
+        ("CREATE TABLE t (id int PRIMARY KEY)", [CapturedTable("t", masked="id")],
+         'key column "id" of table "t" cannot be masked'),
     ],
 )  # fmt: skip
 def test_what_cannot_be_captured_is_refused_before_anything_is_made(
@@ -322,3 +324,13 @@ def test_a_request_for_some_rows_does_not_end_a_snapshot_of_all(shop: CapturedSh
     assert shop.replay("shop.customers") == shop.rows("customers")
     # Flows that wait for the first snapshot go on.
     assert json.loads(state["read:shop.customers"])["0"] > 1
+
+
+def test_another_condition_holds_for_what_is_there_and_for_what_comes(shop: CapturedShop) -> None:
+    shop.sql("CREATE TABLE t (id int PRIMARY KEY, n int); ALTER TABLE t REPLICA IDENTITY FULL")
+    shop.sql("INSERT INTO t VALUES (1, 5), (2, 50)")
+    shop.run(CapturedTable("t", where="n > 9"))
+    shop.run(CapturedTable("t", where="n < 9"))
+    shop.sql("INSERT INTO t VALUES (3, 3), (4, 40)")
+    shop.run(CapturedTable("t", where="n < 9"))
+    assert shop.replay("shop.t").keys() == {(1,), (3,)}

@@ -24,8 +24,8 @@ from mainstem.views.postgres.postgres_writer import PostgresWriter
 from mainstem.views.sql import sql_writer
 from mainstem.views.view import View
 from tests.contracts.view_rows import SCHEMA, recorded, replayed, shown
+from tests.cutting_proxy import Cut, CuttingProxy
 from tests.postgres_server import PostgresServer
-from tests.views.cutting_proxy import Cut, CuttingProxy
 from tests.waiting import wait_until
 
 STORES = [f"s{number:02}" for number in range(12)]

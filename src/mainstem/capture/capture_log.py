@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from mainstem.capture.capture import Capture
-from mainstem.capture.captured_table import CapturedTable
+from mainstem.capture.captured_table import CapturedTable, changed_key
 from mainstem.capture.source import SourceTable, SourceTransaction
-from mainstem.errors import Conflict, Invalid, TopicNotFound
+from mainstem.errors import Conflict, Invalid, InvalidRows, TopicNotFound
 from mainstem.log.append_result import token_of
 from mainstem.log.log import Log
 from mainstem.log.producer import Producer
@@ -78,12 +78,7 @@ def _check_key(topic: Topic, captured: CapturedTable, wanted: TopicSettings) -> 
             hint=f"Choose another topic: CapturedTable({captured.name!r}, into=...).",
         )
     if there.key != wanted.key:
-        raise Invalid(
-            f'the key of table "{captured.name}" changed',
-            detail=f'Topic "{there.name}" has the key ({", ".join(there.key)}), the table now ({", ".join(wanted.key)}).',
-            hint=f"Capture it into a new topic: CapturedTable({captured.name!r}, into=...). Rows before the change stay in "
-            "the old one.",
-        )
+        raise changed_key(captured, there.key, wanted.key)
 
 
 def _widen(topic: Topic, captured: CapturedTable, wanted: TopicSettings) -> None:
@@ -129,10 +124,21 @@ class CaptureLog:
 
     def recent_transactions(self) -> list[int]:
         """The ids of the last transactions that were appended."""
+        return [one for one in self._recent("transaction")[0] if one is not None]
+
+    def begin_history(self) -> None:
+        """The transactions so far are not those of the source as it is now."""
+        self.note("history", self.transactions.backend.latest(0))
+
+    def appended(self) -> set[tuple[str, int]]:
+        """The positions and ids of the last transactions that were appended."""
+        return {(position, one) for position, one in zip(*self._recent("position", "transaction"), strict=True) if one}
+
+    def _recent(self, *columns: str) -> list[list[Any]]:
         backend = self.transactions.backend
-        start = max(backend.earliest(0), backend.latest(0) - RECENT)
-        found = self.transactions.to_arrow(start={0: start}, columns=["transaction"]).column("transaction")
-        return [one for one in found.to_pylist() if one is not None]
+        start = max(backend.earliest(0), backend.latest(0) - RECENT, self.get("history") or 0)
+        found = self.transactions.to_arrow(start={0: start}, columns=list(columns))
+        return [found.column(name).to_pylist() for name in columns]
 
     # Topics of tables
 
@@ -174,7 +180,24 @@ class CaptureLog:
             [change, pa.nulls(count, HEADERS) if headers is None else headers],
             fields=[pa.field("change", CHANGE), pa.field("headers", HEADERS)],
         )
-        self.append_rows(topic, pa.RecordBatch.from_arrays([*arrays, record], names=[*schema.names, "record"]))
+        try:
+            self.append_rows(topic, pa.RecordBatch.from_arrays([*arrays, record], names=[*schema.names, "record"]))
+        except InvalidRows as error:
+            if error.row is None:
+                raise
+            raise self._refused(topic, columns, error.row, error) from error
+
+    def _refused(self, topic: Topic, columns: Mapping[str, pa.Array], row: int, error: InvalidRows) -> Invalid:
+        table = next((name for name, one in self._topics.items() if one.name == topic.name), topic.name)
+        key = json.dumps({name: columns[name][row].as_py() for name in topic.settings.key}, default=str)
+        large = "maximum size" in error.summary
+        return Invalid(
+            f'a row of table "{table}" is {"too large for" if large else "not accepted by"} topic "{topic.name}"',
+            detail=f"The row with key {key}: {error.summary}. {error.detail} Nothing after it was captured.",
+            hint="Raise record_bytes_max of the topic, or leave the large column out: CapturedTable(..., columns=[...])."
+            if large
+            else error.hint,
+        )
 
     def append_rows(self, topic: Topic, rows: pa.RecordBatch | list[dict[str, Any]]) -> None:
         """Append rows with their `record`."""

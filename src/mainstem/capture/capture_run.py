@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from mainstem.capture.capture import Capture
 from mainstem.capture.capture_log import CaptureLog
 from mainstem.capture.capture_status import CaptureStatus, StatusFile
+from mainstem.capture.captured_table import changed_key
 from mainstem.capture.outbox_relay import OutboxRelay
 from mainstem.capture.row_store import RowStore, decoded, key_text
 from mainstem.capture.snapshot_rate import SnapshotRate
@@ -34,6 +35,7 @@ from mainstem.capture.source import (
     SourceConnection,
     SourceTable,
     TableChanged,
+    TableMoved,
     Truncated,
 )
 from mainstem.crash_points import reach
@@ -50,6 +52,8 @@ SHORT_WAIT_SECONDS = 0.005
 # A position without changes is noted after this much time, so that the source can forget what is not captured.
 NOTE_SECONDS = 5.0
 STATUS_SECONDS = 1.0
+# How often the tables' definitions are compared: a rewritten table that nobody changes afterwards is noticed by this.
+LOOK_SECONDS = 5.0
 # The pauses before connecting again.
 PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.2, 10.0
 
@@ -77,7 +81,7 @@ class CaptureRun:
         # Keys and changes of each table in the open transaction of the log, and the tables that it truncated before them.
         self._pending: dict[str, list[tuple[pa.RecordBatch, pa.Array]]] = {}
         self._emptied: set[str] = set()
-        self._noted_at = self._told_at = 0.0
+        self._noted_at = self._told_at = self._looked_at = 0.0
         self._changes = 0
         self._rate = SnapshotRate()
         self._error = ""
@@ -131,9 +135,7 @@ class CaptureRun:
             self._take_requests(connection, snapshots)
             target = connection.now() if until == "idle" else None
             while not self._stopped():
-                busy = not self._log.is_open and snapshots.step()
-                if busy:
-                    self._commit(None, ())
+                busy = self._step(connection, snapshots)
                 wait = (
                     0.0 if busy else SHORT_WAIT_SECONDS if snapshots.pending and not snapshots.paused else WAIT_SECONDS
                 )
@@ -152,6 +154,30 @@ class CaptureRun:
         finally:
             connection.close()
 
+    def _step(self, connection: SourceConnection, snapshots: Snapshots) -> bool:
+        """Read tables, and look whether they changed; False if only the stream can go on."""
+        if self._log.is_open:
+            return False
+        if time.monotonic() - self._looked_at > LOOK_SECONDS:
+            self._look(connection, snapshots)
+        try:
+            busy = snapshots.step()
+        except TableMoved:
+            self._look(connection, snapshots)
+            return True
+        if busy:
+            self._commit(None, ())
+        return busy
+
+    def _look(self, connection: SourceConnection, snapshots: Snapshots) -> None:
+        """Some changes of a table are not in the stream, or only with its next row."""
+        self._looked_at = time.monotonic()
+        if tables := connection.changed_tables():
+            for table in tables:
+                self._table_changed(table, snapshots)
+            self._commit(None, ())
+            snapshots.note_committed(())
+
     def _begin(self, connection: SourceConnection) -> Snapshots:
         """Make topics, find the position, and start the stream there."""
         # Before anything is decided by a position that a newer run may have passed.
@@ -161,12 +187,13 @@ class CaptureRun:
         lost = False
         if known is not None:
             try:
-                connection.check_position(known, self._log.state.get("source") or {})
+                connection.check_position(known, self._log.state.get("source") or {}, self._log.appended)
             except PositionLost as error:
                 if not self._capture.snapshot_when_lost:
                     raise
                 LOGGER.warning('capture "%s" reads its tables again: %s', self._capture.name, error.summary)
                 connection.drop()
+                self._log.begin_history()
                 lost = True
         begins = connection.prepare()
         position = begins if known is None or lost else known
@@ -212,9 +239,18 @@ class CaptureRun:
         """Why a table must be read again after its columns changed; raises `Invalid` if it cannot go on."""
         if before is None:
             return ""
-        columns = {name: (number, data_type) for name, number, data_type in before["columns"]}
+        if before["identity"] != table.identity:
+            return "the table was made again"
+        columns = {name: (number, data_type) for name, number, data_type, _ in before["columns"]}
+        versions = {name: version for name, _, _, version in before["columns"]}
         names = {number: name for name, (number, _) in columns.items()}
-        reason = ""
+        reason = "a column was renamed" if table.renamed else ""
+        if any(one not in table.parts for one in before["parts"]):
+            reason = "a partition was detached"
+        elif any(not table.parts[one][0] for one in table.parts if one not in before["parts"]):
+            reason = "a partition was attached"
+        elif any(before["parts"].get(one, part)[1] != part[1] for one, part in table.parts.items()):
+            reason = "a partition was written anew"
         for column in table.columns:
             former = names.get(column.number)
             if former is not None and former != column.name:
@@ -228,14 +264,19 @@ class CaptureRun:
                     reason = f'column "{column.name}" was added with a value'
             elif columns[column.name] != (column.number, column.shown_type):
                 reason = f'the type of column "{column.name}" changed'
+            elif before["storage"] != table.storage and versions[column.name] != column.version:
+                # A truncate moves the rows too, but leaves the columns as they are.
+                reason = f'the values of column "{column.name}" changed'
         return reason
 
     def _describe(self, table: SourceTable) -> dict[str, Any]:
         """A table as the state has it."""
         return {
-            "columns": [[column.name, column.number, column.shown_type] for column in table.columns],
+            "columns": [[column.name, column.number, column.shown_type, column.version] for column in table.columns],
             "key": list(table.key),
             "storage": table.storage,
+            "identity": table.identity,
+            "parts": {name: list(part) for name, part in table.parts.items()},
             "settings": self._settings(table.name),
         }
 
@@ -372,14 +413,10 @@ class CaptureRun:
 
     def _table_changed(self, table: SourceTable, snapshots: Snapshots) -> None:
         before = self._log.get(f"table:{table.name}")
-        if table.name not in self._tables or self._describe(table) == before:
+        if table.name not in self._tables or (self._describe(table) == before and not table.renamed):
             return
         if before is not None and list(table.key) != before["key"]:
-            raise Invalid(
-                f'the key of table "{table.name}" changed',
-                detail=f"It was ({', '.join(before['key'])}), now it is ({', '.join(table.key)}).",
-                hint=f'Capture it into a new topic: CapturedTable("{table.name}", into=...).',
-            )
+            raise changed_key(self._tables[table.name], before["key"], table.key)
         reason = self._changed_reason(table, before)
         self._log.make_topic(self._tables[table.name], table)
         self._described[table.name] = table

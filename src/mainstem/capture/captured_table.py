@@ -13,7 +13,7 @@ from mainstem.errors import Invalid
 from mainstem.log.keep_rule import Keep
 from mainstem.names import check_name
 
-__all__ = ["CapturedTable", "captured_tables"]
+__all__ = ["CapturedTable", "captured_tables", "changed_key"]
 
 _NAME = re.compile(r'(?:"((?:[^"]|"")+)"|([^".]+))(?:\.(?:"((?:[^"]|"")+)"|([^".]+)))?')
 
@@ -132,3 +132,13 @@ def captured_tables(tables: Iterable[str | CapturedTable]) -> tuple[CapturedTabl
             hint="Name each table once.",
         )
     return found
+
+
+def changed_key(captured: CapturedTable, before: Sequence[str], now: Sequence[str]) -> Invalid:
+    """The error of a table that has another key now."""
+    return Invalid(
+        f'the key of table "{captured.name}" changed',
+        detail=f"It was ({', '.join(before)}), now it is ({', '.join(now)}). Nothing after the change was captured.",
+        hint=f"Capture it into a new topic: CapturedTable({captured.name!r}, into=...). Rows before the change stay in the "
+        "old one.",
+    )

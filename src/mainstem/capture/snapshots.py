@@ -62,6 +62,8 @@ class Snapshots:
         # Streamed before their keys were noted here, and perhaps not visible yet.
         self._before = log.recent_transactions() if self.pending else []
         self._requested = False
+        # The stream must have reached it before the first chunk of a table is read; "" when it has.
+        self._targets: dict[str, str] = {}
 
     @property
     def pending(self) -> list[str]:
@@ -84,8 +86,9 @@ class Snapshots:
         first = ends if any(topic.backend.earliest(int(one)) < end for one, end in ends.items()) else None
         progress = {"after": None, "rows": 0, "first": first, "where": where, "reason": reason}
         self._log.note(f"snapshot:{table}", progress if keys is None else {**progress, "keys": list(map(list, keys))})
-        self._before += self._log.recent_transactions()
+        self._before += [*self._log.recent_transactions(), *self._connection.unsettled()]
         self._requested = True
+        self._targets.pop(table, None)
         if first is None:
             # Flows wait for its end; see `first_reads`.
             self._log.note(f"read:{topic.name}", dict.fromkeys(ends))
@@ -122,7 +125,7 @@ class Snapshots:
         """Read a chunk, or append the one that was read; False if the stream must go on first, or nothing is left."""
         if self._chunk is None:
             table = next(iter(self.pending), None)
-            if table is None or self.paused or self._waits_for_earlier():
+            if table is None or self.paused or self._waits_for_stream(table) or self._waits_for_earlier():
                 return False
             self._chunk = table, *self._read(table)
             reach("capture_chunk_read")
@@ -140,6 +143,25 @@ class Snapshots:
             return self._connection.read_keys(table, [tuple(key) for key in progress["keys"][:CHUNK_KEYS]])
         after = None if progress["after"] is None else tuple(progress["after"])
         return self._connection.read_chunk(table, after, CHUNK_ROWS, progress["where"]), None
+
+    def _waits_for_stream(self, table: str) -> bool:
+        """Whether the stream may still have rows that the table lost without an event, with a partition or when it was made
+        again: they must be in the topic before the offsets in `first`."""
+        progress = self.progress(table)
+        assert progress is not None
+        if progress["after"] is not None or progress["first"] is None:
+            return False
+        target = self._targets.get(table)
+        if target is None:
+            target = self._targets[table] = self._connection.now()
+        if target and not self._connection.has_reached(target):
+            return True
+        if target:
+            self._targets[table] = ""
+            topic = self._log.topic(table)
+            self._log.note(f"snapshot:{table}", {**progress, "first": self._log.appended_to(topic)})
+            self._before += self._log.recent_transactions()
+        return False
 
     def _waits_for_earlier(self) -> bool:
         """Whether a transaction that was streamed before the snapshot began is not visible yet: a chunk would have its

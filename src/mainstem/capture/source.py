@@ -4,7 +4,7 @@ A source streams changes in commit order, as columns. `read` returns what happen
 
     Changes        rows of one table, in commit order
     Truncated      all rows of one table were deleted at once
-    TableChanged   the next rows of a table have other columns
+    TableChanged   a table has other columns, or another key
     Committed      everything before belongs to whole transactions up to this position
     Reached        nothing that is captured happened up to this position
 
@@ -16,7 +16,7 @@ A position is a text of the source, such as "0/16B3748"; only the source compare
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol
@@ -41,6 +41,7 @@ __all__ = [
     "SourceTable",
     "SourceTransaction",
     "TableChanged",
+    "TableMoved",
     "Truncated",
     "origin_array",
 ]
@@ -49,23 +50,30 @@ __all__ = [
 @dataclass(frozen=True)
 class SourceColumn:
     """A column of a table. `number` stays the same when it is renamed. `filled`: rows that were there when the column was
-    added may have a value, of which the stream says nothing."""
+    added may have a value, of which the stream says nothing. `version`: another text after each change of the column."""
 
     name: str
     data_type: pa.DataType
     number: int
     shown_type: str = ""
     filled: bool = False
+    version: str = ""
 
 
 @dataclass(frozen=True)
 class SourceTable:
-    """A table as it is in the source. `storage` changes when all rows are written anew, without an event in the stream."""
+    """A table as it is in the source. `identity` changes when it is dropped and made again. `storage` changes when all rows
+    are written anew, without an event in the stream; so it does when they are only moved or deleted. `parts`: its
+    partitions, of each whether it was made as one, without rows, and its storage; the stream says nothing of those that are
+    attached, detached or truncated alone. `renamed`: the next rows of the stream have a column under a name that it does not have now."""
 
     name: str
     columns: tuple[SourceColumn, ...]
     key: tuple[str, ...]
     storage: str = ""
+    identity: str = ""
+    parts: Mapping[str, tuple[bool, str]] = field(default_factory=dict)
+    renamed: bool = False
 
     def column(self, name: str) -> SourceColumn | None:
         return next((column for column in self.columns if column.name == name), None)
@@ -110,9 +118,17 @@ class Truncated:
 
 @dataclass(frozen=True)
 class TableChanged:
-    """The columns of a table from the next `Changes` on."""
+    """A table as it is now. The stream may be behind: the next `Changes` have the columns that it had then."""
 
     table: SourceTable
+
+
+class TableMoved(Exception):
+    """A table is not as it was when it was last described: `table` is what it is now."""
+
+    def __init__(self, table: SourceTable) -> None:
+        super().__init__(table.name)
+        self.table = table
 
 
 @dataclass(frozen=True)
@@ -172,8 +188,11 @@ class SourceConnection(Protocol):
     def prepare(self) -> str:
         """Make what the source needs to keep changes, unless it exists. The position from which on it has them all."""
 
-    def check_position(self, position: str, identity: Mapping[str, str]) -> None:
-        """Raise `PositionLost` unless the source still has every change after a position of an earlier run."""
+    def check_position(
+        self, position: str, identity: Mapping[str, str], appended: Callable[[], set[tuple[str, int]]]
+    ) -> None:
+        """Raise `PositionLost` unless the source still has every change after a position of an earlier run. `appended`
+        gives the positions and ids of the last transactions in the log, which tell its history from another one."""
 
     def start(self, position: str) -> None:
         """Begin to stream the changes after a position."""
@@ -193,8 +212,15 @@ class SourceConnection(Protocol):
     def unseen(self, transactions: Sequence[int]) -> list[int]:
         """Those of these transactions, all of them streamed, that a reader of the source cannot see yet."""
 
+    def unsettled(self) -> list[int]:
+        """The transactions that may have changed a table before its changes were streamed, and are not known to have
+        ended."""
+
+    def changed_tables(self) -> list[SourceTable]:
+        """The tables that are not as they were when they were last described; raises `Invalid` as `tables` does."""
+
     def read_chunk(self, table: str, after: tuple[str, ...] | None, rows: int, where: str | None = None) -> Chunk:
-        """The next rows of a table after a key."""
+        """The next rows of a table after a key; raises `TableMoved` if it is not as it was described."""
 
     def find_rows(self, table: str, keys: pa.RecordBatch, columns: Sequence[str]) -> pa.Table:
         """Rows as they are now, with the key's columns and these."""

@@ -353,7 +353,17 @@ class SqliteConnection:
         if read.fetchone() is None:
             self._database.execute(f"DROP TABLE IF EXISTS {OUTBOX}")
 
-    def check_position(self, position: str, identity: Mapping[str, str]) -> None:
+    def changed_tables(self) -> list[SourceTable]:
+        """None: its triggers tell of every change of a table."""
+        return []
+
+    def unsettled(self) -> list[int]:
+        """None: a transaction is visible as soon as it can be read."""
+        return []
+
+    def check_position(
+        self, position: str, identity: Mapping[str, str], appended: Callable[[], set[tuple[str, int]]]
+    ) -> None:
         """Raise `PositionLost` unless the file still has every change after a position."""
         with self._errors(), self._transaction():
             self._load()

@@ -93,8 +93,9 @@ class Relation:
     lacking: bool = False
 
 
-# How a table is captured, from what the stream says of it: name with schema, and for each column name, type and modifier.
-Describe = Callable[[str, str, Sequence[tuple[str, int, int]]], Relation | None]
+# How a table is captured, from what the stream says of it: its oid, name with schema, and for each column name, type and
+# modifier.
+Describe = Callable[[int, str, str, Sequence[tuple[str, int, int]]], Relation | None]
 
 
 class PgOutput:
@@ -237,7 +238,7 @@ class PgOutput:
         known = self._relations.get(oid)
         if known is not None:
             self._convert(known)
-        relation = self._describe(schema, name, columns)
+        relation = self._describe(oid, schema, name, columns)
         self._relations[oid] = relation
         if relation is not None:
             self._events.append(TableChanged(relation.table))

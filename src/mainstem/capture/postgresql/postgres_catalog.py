@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
@@ -28,6 +28,7 @@ __all__ = [
     "read_table",
     "read_types",
     "refuse_setup",
+    "signatures",
     "slot_facts",
 ]
 
@@ -100,12 +101,14 @@ def refuse_setup(source: PostgresSource, capture: str, said: str) -> Invalid:
 
 
 class SlotFacts(NamedTuple):
-    """A replication slot. `left_bytes`: how much more WAL it may hold; None if there is no limit."""
+    """A replication slot. `left_bytes`: how much more WAL it may hold; None if there is no limit. `foreign`: why it is not a
+    slot of a capture of this database."""
 
     confirmed: int
     held_bytes: int
     left_bytes: int | None
     invalid: str
+    foreign: str
 
 
 def slot_facts(session: Session, name: str) -> SlotFacts | None:
@@ -116,21 +119,21 @@ def slot_facts(session: Session, name: str) -> SlotFacts | None:
     row = session.execute(
         sql.SQL(
             "SELECT confirmed_flush_lsn - '0/0', pg_current_wal_insert_lsn() - restart_lsn, safe_wal_size, wal_status, {}, "
-            "plugin, database = current_database() FROM pg_replication_slots WHERE slot_name = %s"
+            "plugin, database = current_database(), database FROM pg_replication_slots WHERE slot_name = %s"
         ).format(sql.SQL(reason)),
         [name],
     ).fetchone()
     if row is None:
         return None
-    confirmed, held, left, status, why, plugin, here = row
-    invalid = ""
+    confirmed, held, left, status, why, plugin, here, database = row
+    invalid = foreign = ""
     if status == "lost" or why:
         invalid = str(why or "the WAL that it needs was removed (max_slot_wal_keep_size)")
     elif plugin != "pgoutput":
-        invalid = f"it is a slot of {plugin or 'physical replication'}"
+        foreign = f"it is a slot of {plugin or 'physical replication'}"
     elif not here:
-        invalid = "it belongs to another database"
-    return SlotFacts(int(confirmed or 0), int(held or 0), None if left is None else int(left), invalid)
+        foreign = f'it is a slot of database "{database}"'
+    return SlotFacts(int(confirmed or 0), int(held or 0), None if left is None else int(left), invalid, foreign)
 
 
 def foreign_holder(session: Session, slot: str, title: str) -> tuple[int, str] | None:
@@ -170,17 +173,19 @@ def publication_tables(session: Session, name: str) -> dict[tuple[str, str], str
 
 
 class CatalogColumn(NamedTuple):
-    """A column of a table; `filled`: rows that were there before it may have a value."""
+    """A column of a table; `filled`: rows that were there before it may have a value. `version`: the transaction that
+    last changed it."""
 
     name: str
     number: int
     type_and_modifier: tuple[int, int]
     filled: bool
+    version: str
 
 
 @dataclass(frozen=True)
 class CatalogTable:
-    """A table as it is now."""
+    """A table as it is now. `signature`: another text after each change of the table."""
 
     captured: CapturedTable
     oid: int
@@ -188,15 +193,14 @@ class CatalogTable:
     columns: tuple[CatalogColumn, ...]
     types: Types
     whole_before: bool
+    signature: str
 
     def relation(
         self, source: PostgresSource, columns: Sequence[tuple[str, int, int]], types: Types,
         mask: Callable[[bytes], bytes],
     ) -> Relation:  # fmt: skip
-        """How rows with these columns are captured."""
+        """How rows with these columns are captured. The table may have others now."""
         found = []
-        known = {column.name: column for column in self.columns}
-        described = []
         for place, (name, oid, modifier) in enumerate(columns):
             if not _wanted(self.captured, self.table.key, name):
                 continue
@@ -206,14 +210,12 @@ class CatalogTable:
             if masked:
                 postgres, data_type = PostgresType(25, name="text"), pa.string()
             found.append(RelationColumn(name, place, postgres, data_type, mask if masked else None))
-            here = known.get(name)
-            described.append(
-                SourceColumn(name, data_type, here.number if here else 0, postgres.name, bool(here and here.filled))
-            )
-        table = SourceTable(self.table.name, tuple(described), self.table.key, self.table.storage)
         places = {name: place for place, (name, _, _) in enumerate(columns)}
-        key = tuple(places[name] for name in table.key if name in places)
-        return Relation(table, tuple(found), key, before=self.captured.before == "row")
+        key = tuple(places[name] for name in self.table.key if name in places)
+        # A column that it lacks may be one that it has under another name.
+        missing = {column.name for column in self.table.columns} - places.keys()
+        renamed = bool(missing) and bool(places.keys() - {column.name for column in self.columns})
+        return Relation(replace(self.table, renamed=renamed), tuple(found), key, before=self.captured.before == "row")
 
     @property
     def sql_name(self) -> sql.Composed:
@@ -288,7 +290,7 @@ def _topic_type(source: PostgresSource, captured: CapturedTable, column: str, po
 
 _COLUMNS = """
 SELECT a.attname, a.attnum, a.atttypid, a.atttypmod,
-       a.atthasmissing OR a.atthasdef OR a.attidentity <> ''
+       a.atthasmissing OR a.atthasdef OR a.attidentity <> '', a.xmin::text
 FROM pg_attribute a
 WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
 ORDER BY a.attnum
@@ -302,9 +304,53 @@ WHERE i.indrelid = %s AND k.place <= i.indnkeyatts AND {}
 ORDER BY k.place
 """
 
+# The rows of the catalog that describe a table; each has another xmin after a change. The slot's publication is named like
+# the slot.
+_SIGNATURES = """
+SELECT c.oid, md5(concat_ws('|', n.nspname, c.relname, c.relkind, c.relreplident, c.relfilenode,
+    (SELECT string_agg(concat_ws(' ', a.attnum, a.xmin), ',' ORDER BY a.attnum) FROM pg_attribute a
+     WHERE a.attrelid = c.oid AND a.attnum > 0),
+    (SELECT string_agg(concat_ws(' ', i.indexrelid, i.indisprimary, i.indisreplident, i.indkey), ',' ORDER BY i.indexrelid)
+     FROM pg_index i WHERE i.indrelid = c.oid),
+    (SELECT string_agg(concat_ws(' ', t.relid, p.relfilenode), ',' ORDER BY t.relid)
+     FROM pg_partition_tree(c.oid) t JOIN pg_class p ON p.oid = t.relid WHERE c.relkind = 'p'),
+    (SELECT r.oid FROM pg_publication_rel r JOIN pg_publication b ON b.oid = r.prpubid
+     WHERE b.pubname = %s AND r.prrelid = c.oid)))
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = ANY(%s)
+"""
+
+# Made as a partition: by the transaction that made the table, whose columns of the system never change.
+_PARTS = """
+SELECT t.relid::bigint::text, i.xmin = a.xmin, p.relfilenode::text
+FROM pg_partition_tree(%s) t JOIN pg_class p ON p.oid = t.relid JOIN pg_inherits i ON i.inhrelid = t.relid
+JOIN pg_attribute a ON a.attrelid = t.relid AND a.attname = 'tableoid'
+WHERE t.isleaf ORDER BY t.relid
+"""
+
+
+def signatures(session: Session, publication: str, oids: Sequence[int]) -> dict[int, str]:
+    """For each table that exists, a text that is another one after each change of the table."""
+    return dict(session.execute(_SIGNATURES, [publication, list(oids)]))
+
+
+def renamed_table(session: Session, captured: CapturedTable, oid: int) -> Invalid | None:
+    """The error of a table that has another name now; None if it does not exist."""
+    row = session.execute(
+        "SELECT CASE n.nspname WHEN 'public' THEN c.relname ELSE n.nspname || '.' || c.relname END FROM pg_class c "
+        "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %s",
+        [oid],
+    ).fetchone()
+    if row is None:
+        return None
+    return Invalid(
+        f'table "{captured.name}" was renamed to "{row[0]}"',
+        detail="A table is captured by its name. Nothing after the change was captured.",
+        hint=f'Rename it back; or capture it under its new name: CapturedTable("{row[0]}", into=...) reads it again.',
+    )
+
 
 def read_table(
-    session: Session, source: PostgresSource, captured: CapturedTable, *, check: bool = True
+    session: Session, publication: str, source: PostgresSource, captured: CapturedTable, *, check: bool = True
 ) -> CatalogTable:
     """A table as it is now. With `check`, raises `Invalid` if it cannot be captured."""
     schema, name = captured.schema or "public", captured.table
@@ -316,6 +362,7 @@ def read_table(
     if row is None:
         raise _no_such_table(session, captured)
     oid, kind, identity, storage, may_read = row
+    signature = signatures(session, publication, [oid]).get(oid, "")
     if kind not in ("r", "p"):
         raise Invalid(
             f'"{captured.name}" is not a table',
@@ -325,8 +372,8 @@ def read_table(
     which = sql.SQL("i.indisreplident") if identity == "i" else sql.SQL("i.indisprimary")
     key = tuple(one[0] for one in session.execute(sql.SQL(_KEY).format(which), [oid]))
     columns = tuple(
-        CatalogColumn(one, number, (type_oid, modifier), bool(filled))
-        for one, number, type_oid, modifier, filled in session.execute(_COLUMNS, [oid])
+        CatalogColumn(one, number, (type_oid, modifier), bool(filled), version)
+        for one, number, type_oid, modifier, filled, version in session.execute(_COLUMNS, [oid])
     )
     types = read_types(session, [column.type_and_modifier for column in columns])
     if check:
@@ -336,13 +383,16 @@ def read_table(
             column.name,
             pa.string() if column.name in captured.masked
             else _topic_type(source, captured, column.name, types[column.type_and_modifier]),
-            column.number, types[column.type_and_modifier].name, column.filled,
+            column.number, types[column.type_and_modifier].name, column.filled, column.version,
         )
         for column in columns
         if _wanted(captured, key, column.name)
     )  # fmt: skip
-    table = SourceTable(captured.name, described, key, str(storage))
-    return CatalogTable(captured, oid, table, columns, types, identity == "f")
+    parts = session.execute(_PARTS, [oid]).fetchall() if kind == "p" else []
+    stored = " ".join(part[2] for part in parts) if kind == "p" else str(storage)
+    described_parts = {part[0]: (bool(part[1]), str(part[2])) for part in parts}
+    table = SourceTable(captured.name, described, key, stored, str(oid), described_parts)
+    return CatalogTable(captured, oid, table, columns, types, identity == "f", signature)
 
 
 def _check_table(
@@ -376,6 +426,12 @@ def _check_table(
             f'table "{captured.name}" is captured with {setting}, but the WAL does not have its old rows',
             detail="PostgreSQL writes only the old key, unless REPLICA IDENTITY is FULL. Nothing was changed.",
             hint=f"ALTER TABLE {quoted} REPLICA IDENTITY FULL;",
+        )
+    if hidden := next((one for one in captured.masked if one in key), None):
+        raise Invalid(
+            f'key column "{hidden}" of table "{captured.name}" cannot be masked',
+            detail="A row is looked up by its key in the database, which a hash does not find.",
+            hint="Mask other columns, or give the table another key.",
         )
     names = [column.name for column in columns]
     for setting, given in (("columns", captured.columns or ()), ("masked", captured.masked),

@@ -22,23 +22,26 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import psycopg
 import pyarrow as pa
 from psycopg import errors, pq, sql
-from psycopg.conninfo import make_conninfo
 from pyarrow import csv
 
+from mainstem.capture.captured_table import CapturedTable, changed_key
 from mainstem.capture.outbox_table import OUTBOX, postgres_outbox_sql
 from mainstem.capture.postgresql.pgoutput import EPOCH_US, PgOutput, Relation, RelationColumn, show_lsn
 from mainstem.capture.postgresql.postgres_catalog import (
     CatalogTable,
+    SlotFacts,
     check_server,
     foreign_holder,
     publication_tables,
     read_table,
     read_types,
     refuse_setup,
+    renamed_table,
+    signatures,
     slot_facts,
 )
 from mainstem.capture.postgresql.postgres_types import SESSION_OPTIONS, Unrepresentable, arrow_array
-from mainstem.capture.source import Event, Health, Reached, SourceTable
+from mainstem.capture.source import Event, Health, Reached, SourceTable, TableMoved
 from mainstem.clock import SystemClock
 from mainstem.errors import DatabaseUnavailable, Invalid, PositionLost
 from mainstem.postgres_address import is_lost, unreachable
@@ -117,6 +120,8 @@ class PostgresConnection:
         self._title = f"mainstem {capture}"[:63]
         self._by_name = {(one.schema or "public", one.table): one for one in source.all_tables()}
         self._catalog: dict[str, CatalogTable] = {}
+        self._unsettled: list[int] = []
+        self._stream_connection: psycopg.Connection[Any] | None = None
         self._stream: PGconn | None = None
         self._output: PgOutput | None = None
         self._reached = self._confirmed = self._said = 0
@@ -164,10 +169,13 @@ class PostgresConnection:
 
     def close(self) -> None:
         """Close both connections."""
-        if self._stream is not None:
-            self._stream.finish()
-            self._stream = None
+        self._close_stream()
         self._session.close()
+
+    def _close_stream(self) -> None:
+        if self._stream_connection is not None:
+            self._stream_connection.close()
+            self._stream_connection = self._stream = None
 
     # Set-up
 
@@ -175,9 +183,38 @@ class PostgresConnection:
         """The captured tables as they are now; that of the outbox if it exists."""
         with self._errors():
             wanted = self._source.all_tables() if self._has_outbox() else self._source.tables
-            found = {one.name: read_table(self._session, self._source, one) for one in wanted}
-        self._catalog = found
-        return [one.table for one in found.values()]
+            self._catalog = {one.name: self._read_table(one) for one in wanted}
+        return [one.table for one in self._catalog.values()]
+
+    def _read_table(self, captured: CapturedTable, *, check: bool = True) -> CatalogTable:
+        with self._session.transaction():
+            # As one moment had it: an ALTER between two of its queries must not go unnoticed.
+            self._session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            return read_table(self._session, self._name, self._source, captured, check=check)
+
+    def changed_tables(self) -> list[SourceTable]:
+        """The tables that are not as they were when they were last described."""
+        with self._errors():
+            found = signatures(self._session, self._name, [one.oid for one in self._catalog.values()])
+            changed = [one for one in self._catalog.values() if found.get(one.oid) != one.signature]
+            for one in changed:
+                self._describe_again(one)
+            if changed:
+                # A table that was dropped and made again is not published any more.
+                self._publish()
+        return [self._catalog[one.captured.name].table for one in changed]
+
+    def _describe_again(self, former: CatalogTable, *, check: bool = True) -> CatalogTable:
+        try:
+            found = self._read_table(former.captured, check=check)
+        except Invalid as error:
+            raise renamed_table(self._session, former.captured, former.oid) or error from None
+        self._catalog[former.captured.name] = found
+        return found
+
+    def unsettled(self) -> list[int]:
+        """The transactions that ran when a table was published, and may have changed it before."""
+        return self._unsettled
 
     def _has_outbox(self) -> bool:
         row = self._session.execute("SELECT to_regclass(%s) IS NOT NULL", [f"public.{OUTBOX}"]).fetchone()
@@ -193,6 +230,7 @@ class PostgresConnection:
         with self._errors():
             self._publish()
             if (facts := slot_facts(self._session, self._name)) is not None:
+                self._check_own(facts)
                 return show_lsn(facts.confirmed)
             row = self._session.execute(
                 "SELECT lsn::text FROM pg_create_logical_replication_slot(%s, 'pgoutput')", [self._name]
@@ -204,18 +242,39 @@ class PostgresConnection:
         """The publication has exactly the captured tables."""
         wanted = {(one.schema or "public", one.table): one.where for one in self._source.all_tables()}
         published = publication_tables(self._session, self._name)
-        if published is not None and published.keys() == wanted.keys() and all(
+        same = published is not None and published.keys() == wanted.keys() and all(
             (published[one] is None) == (wanted[one] is None) for one in wanted
-        ):  # fmt: skip
+        )  # fmt: skip
+        # The server has conditions in a form of its own, so they are set again: they may have changed.
+        if same and not any(wanted.values()):
             return
         try:
             self._session.execute(
                 self._source.publication_sql(self._capture, "CREATE" if published is None else "ALTER")
             )
         except errors.InsufficientPrivilege as error:
+            if same:
+                # An administrator made it.
+                return
             raise refuse_setup(self._source, self._capture, self._address.safe(error)) from error
+        # What they changed before is not in the stream.
+        self._unsettled += self._snapshot()[1]
+        for one in list(self._catalog.values()):
+            self._catalog[one.captured.name] = self._read_table(one.captured)
 
-    def check_position(self, position: str, identity: Mapping[str, str]) -> None:
+    def _check_own(self, facts: SlotFacts) -> None:
+        """Another reader may need a slot that is not ours: it is neither read nor dropped."""
+        if facts.foreign:
+            raise Invalid(
+                f'the replication slot "{self._name}" is not of this capture',
+                detail=f"On the server {facts.foreign}.",
+                hint='Give the capture a slot of its own: postgres(..., slot="..."). Or, if nobody reads it: '
+                f"SELECT pg_drop_replication_slot('{self._name}');",
+            )
+
+    def check_position(
+        self, position: str, identity: Mapping[str, str], appended: Callable[[], set[tuple[str, int]]]
+    ) -> None:
         """Raise `PositionLost` unless the slot still has every change after a position."""
         for name, what in (("system", "another server"), ("timeline", "another timeline of the server"),
                            ("database", "another database"), ("slot", "another slot")):  # fmt: skip
@@ -225,6 +284,8 @@ class PostgresConnection:
             facts = slot_facts(self._session, self._name)
             if facts is None:
                 self._lost(position, f'its replication slot "{self._name}" does not exist any more')
+            if facts.foreign:
+                self._lost(position, f'the replication slot "{self._name}" is another one: {facts.foreign}')
             if reason := facts.invalid:
                 self._lost(position, f'its replication slot "{self._name}" was invalidated: {reason}')
             if facts.confirmed > parse_lsn(position):
@@ -233,6 +294,49 @@ class PostgresConnection:
                 )
             if parse_lsn(self.now()) < parse_lsn(position):
                 self._lost(position, f"the server is at {self.now()}, earlier: it was restored from a copy")
+        if facts.confirmed < parse_lsn(position):
+            self._check_history(facts.confirmed, position, appended())
+
+    def _check_history(self, confirmed: int, position: str, appended: set[tuple[str, int]]) -> None:
+        """The slot still has transactions of which the log has the rows: exactly these. A server that was restored from an
+        older copy of its data has others at the same positions."""
+        self._open_stream(show_lsn(confirmed))
+        published: set[tuple[str, int]] = set()
+        captured: set[tuple[str, int]] = set()
+        for transaction, oids in self._transactions_until(parse_lsn(position)):
+            published.add(transaction)
+            if any(one.oid in oids for one in self._catalog.values()):
+                captured.add(transaction)
+        self._close_stream()
+        known = {one for one in appended if confirmed < parse_lsn(one[0]) <= parse_lsn(position)}
+        if not known <= published or not captured <= appended:
+            self._lost(position, "are other transactions before that position: the server was restored from a copy")
+
+    def _transactions_until(self, position: int) -> Iterator[tuple[tuple[str, int], set[int]]]:
+        """The position and id of each transaction, and the oids of the tables that it changed."""
+        assert self._stream is not None
+        reached, transaction, oids = 0, 0, set[int]()
+        while reached < position:
+            size, data = self._stream.get_copy_data(1)
+            if size < 0:
+                self._ended(size)
+            if size == 0:
+                self._heard_or_ask()
+                if not self._poll(0.05):
+                    self._tell(ask=True)
+                continue
+            if data[0] != 119:  # not w: a keepalive
+                reached = int.from_bytes(data[1:9], "big")
+                continue
+            kind, body = data[_HEADER_BYTES], bytes(data[_HEADER_BYTES + 1 :])
+            if kind == 66:  # B
+                reached, transaction, oids = int.from_bytes(body[:8], "big"), int.from_bytes(body[16:20], "big"), set()
+            elif kind in (73, 85, 68):  # I, U, D
+                oids.add(int.from_bytes(body[:4], "big"))
+            elif kind == 84:  # T
+                oids.update(int.from_bytes(body[at : at + 4], "big") for at in range(5, len(body), 4))
+            elif kind == 67 and oids:  # C
+                yield (show_lsn(int.from_bytes(body[9:17], "big")), transaction), oids
 
     def _lost(self, position: str, why: str) -> NoReturn:
         raise PositionLost(
@@ -246,21 +350,25 @@ class PostgresConnection:
 
     def start(self, position: str) -> None:
         """Begin to stream the changes after a position."""
-        self._confirmed = self._reached = self._said = parse_lsn(position)
         if not self._catalog:
             self.tables()
+        self._open_stream(position)
+
+    def _open_stream(self, position: str) -> None:
+        self._confirmed = self._reached = self._said = parse_lsn(position)
         parameters = {
             **self._address.parameters,
             "replication": "database",
             "application_name": self._title,
             "options": " ".join(f"-c {name}={value}" for name, value in SESSION_OPTIONS.items()),
         }
-        stream = pq.PGconn.connect(make_conninfo(**parameters).encode())
-        if stream.status != pq.ConnStatus.OK:
-            message = stream.error_message.decode(errors="replace")
-            stream.finish()
-            raise unreachable(self._address, psycopg.OperationalError(message))
-        self._stream = stream
+        try:
+            # Not PGconn.connect(): it stops all threads of the process until the server answers.
+            connection = psycopg.connect(**parameters, autocommit=True)
+        except psycopg.Error as error:
+            raise unreachable(self._address, error) from error.with_traceback(None)
+        self._stream_connection, self._stream = connection, connection.pgconn
+        self._stream.nonblocking = 0
         self._output = PgOutput(self._describe, self._refuse)
         publication = psycopg.sql.quote(self._name)
         command = (
@@ -407,13 +515,22 @@ class PostgresConnection:
 
     # Tables of the stream
 
-    def _describe(self, schema: str, name: str, columns: Sequence[tuple[str, int, int]]) -> Relation | None:
-        captured = self._by_name.get((schema, name))
+    def _describe(self, oid: int, schema: str, name: str, columns: Sequence[tuple[str, int, int]]) -> Relation | None:
+        # By its oid: between two renames it may have had another name.
+        known = next((one for one in self._catalog.values() if one.oid == oid), None)
+        captured = self._by_name.get((schema, name)) if known is None else known.captured
         if captured is None:
             return None
+        former = self._catalog[captured.name]
         with self._errors():
-            catalog = read_table(self._session, self._source, captured, check=False)
-            types = read_types(self._session, [(oid, modifier) for _, oid, modifier in columns])
+            catalog = self._describe_again(former, check=False)
+            types = read_types(self._session, [(type_oid, modifier) for _, type_oid, modifier in columns])
+        if catalog.oid != oid and (schema, name) not in self._by_name:
+            # Another table has its name now, which `changed_tables` tells.
+            self._catalog[captured.name] = former
+            return None
+        if catalog.table.key != former.table.key or not {*catalog.table.key} <= {one for one, _, _ in columns}:
+            raise changed_key(captured, former.table.key, catalog.table.key)
         return catalog.relation(self._source, columns, types, self._mask)
 
     def _refuse(self, table: str, column: str, key: str, error: Unrepresentable) -> Exception:
@@ -460,7 +577,7 @@ class PostgresConnection:
             self._session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             self._session.execute(f"SET LOCAL lock_timeout = '{LOCK_SECONDS_MAX}s'")
             # Before the snapshot: to an older snapshot a table that is truncated or rewritten afterwards is empty.
-            self._session.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(catalog.sql_name))
+            self._lock(catalog)
             following, running = self._snapshot()
             values = copy_columns(self._session, statement, len(names))
             row = self._session.execute("SELECT pg_current_wal_insert_lsn()::text, clock_timestamp()").fetchone()
@@ -474,6 +591,16 @@ class PostgresConnection:
         for column, given in zip(relation.columns, values, strict=True):
             arrays[column.name] = self._chunk_array(relation, column, given, values)
         return PostgresChunk(arrays, count, last, row[1].astimezone(UTC), str(row[0]), following, running)
+
+    def _lock(self, catalog: CatalogTable) -> None:
+        """Nobody alters the table until the end of the transaction; raises `TableMoved` if somebody has."""
+        try:
+            self._session.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(catalog.sql_name))
+            found = signatures(self._session, self._name, [catalog.oid]).get(catalog.oid)
+        except errors.UndefinedTable:
+            found = None
+        if found != catalog.signature:
+            raise TableMoved(catalog.table)
 
     def _chunk_array(
         self, relation: Relation, column: RelationColumn, given: pa.BinaryArray, values: Sequence[pa.BinaryArray]
@@ -532,8 +659,10 @@ class PostgresConnection:
     def find_rows(self, table: str, keys: pa.RecordBatch, columns: Sequence[str]) -> pa.Table:
         """Rows as they are now."""
         catalog = self._catalog[table]
-        wanted = [*catalog.table.key, *(one for one in columns if one not in catalog.table.key)]
         described = [(one.name, *one.type_and_modifier) for one in catalog.columns]
+        there = {one.name for one in catalog.columns}
+        # A column that was dropped since has no value.
+        wanted = [*catalog.table.key, *(one for one in columns if one not in catalog.table.key and one in there)]
         relation = catalog.relation(self._source, described, catalog.types, self._mask)
         found: list[list[bytes | None]] = [[] for _ in wanted]
         with self._errors():
@@ -552,7 +681,9 @@ class PostgresConnection:
             )
             for name, given in zip(wanted, found, strict=True)
         ]
-        return pa.table(arrays, names=wanted)
+        dropped = [name for name in columns if name not in there]
+        nothing = [pa.nulls(len(found[0]), pa.string()) for _ in dropped]
+        return pa.table([*arrays, *nothing], names=[*wanted, *dropped])
 
     def count_rows(self, table: str) -> int:
         """About how many rows a table has, as the last ANALYZE or VACUUM saw it."""
@@ -576,12 +707,11 @@ class PostgresConnection:
 
     def drop(self, *, in_use: bool = False) -> None:
         """Remove slot and publication."""
-        if self._stream is not None:
-            self._stream.finish()
-            self._stream = None
+        self._close_stream()
         with self._errors():
             deadline = time.monotonic() + SILENT_SECONDS_MAX
-            while slot_facts(self._session, self._name) is not None:
+            while (facts := slot_facts(self._session, self._name)) is not None:
+                self._check_own(facts)
                 try:
                     self._session.execute("SELECT pg_drop_replication_slot(%s)", [self._name])
                 except errors.ObjectInUse as error:

@@ -3,6 +3,9 @@
     with CuttingProxy(server.port) as proxy:
         proxy.cut(b"COMMIT", Cut.AFTER)     # the next COMMIT reaches the server, and its answer nobody
 
+        proxy.cut_answers(100_000, Cut.BEFORE)          # after so many bytes from the server, of all connections
+        proxy.swallow(b"START_REPLICATION")             # nothing passes any more on a connection that has sent this
+
 A wire that is cut silently leaves the server's end as it is: as when a machine is gone, the server does not notice.
 """
 
@@ -36,6 +39,9 @@ class CuttingProxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self._left: list[socket.socket] = []
+        self._answered: int | None = None
+        self._swallowed: bytes | None = None
+        self._silent_after = 0
         self._closed = False
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -53,6 +59,16 @@ class CuttingProxy:
     def cut(self, at: bytes, how: Cut) -> None:
         """Cut the connection that next sends these bytes."""
         self._wanted = (at, how)
+
+    def cut_answers(self, after: int) -> None:
+        """Close the connection on which the server's answers reach so many bytes from now on, all connections together."""
+        self._answered = after
+
+    def swallow(self, sent: bytes, after: int = 0) -> None:
+        """Let nothing pass any more, in no direction, on connections that have sent these bytes: after so many bytes of
+        answers. Neither end hears of it."""
+        self._silent_after = after
+        self._swallowed = sent
 
     def let_go(self) -> None:
         """Close what silent cuts have left open at the server."""
@@ -73,7 +89,8 @@ class CuttingProxy:
         except OSError:
             client.close()
             return
-        silent = False
+        silent = swallowed = False
+        sent = b""
         with selectors.DefaultSelector() as ready, suppress(OSError):
             ready.register(client, selectors.EVENT_READ, server)
             ready.register(server, selectors.EVENT_READ, client)
@@ -84,6 +101,19 @@ class CuttingProxy:
                     if not data:
                         going = False
                         break
+                    if key.fileobj is client:
+                        sent = (sent + data)[-4096:] if b"START_REPLICATION" not in sent else sent
+                    elif self._answered is not None:
+                        self._answered -= len(data)
+                        if self._answered < 0:
+                            self._answered, self.cuts, going = None, self.cuts + 1, False
+                            break
+                    if self._swallowed is not None and self._swallowed in sent:
+                        self._silent_after -= len(data) if key.fileobj is server else 0
+                        if self._silent_after <= 0:
+                            swallowed, self._swallowed, self.cuts = True, None, self.cuts + 1
+                    if swallowed:
+                        continue
                     wanted = self._wanted
                     if key.fileobj is client and wanted is not None and wanted[0] in data:
                         self._wanted = None
