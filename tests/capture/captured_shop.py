@@ -129,7 +129,8 @@ class CapturedShop:
             # A truncate is one change, and a deletion of many keys.
             (row["origin"]["transaction"], row["origin"]["number"], *(row[name] for name in key))
             for row in self.records(topic)
-            if not row["origin"]["snapshot"]
+            # On Kafka a deletion is a message without a value: it has no origin.
+            if row["origin"] is not None and not row["origin"]["snapshot"]
         ]
         return len(streamed) - len(set(streamed))
 

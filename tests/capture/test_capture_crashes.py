@@ -5,21 +5,23 @@ from __future__ import annotations
 import random
 import signal
 import subprocess
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import count
+from pathlib import Path
 
 import psycopg
 import pytest
 
 from mainstem.capture import snapshots
 from mainstem.capture.capture_status import StatusFile
-from tests.capture.captured_shop import TABLE, CapturedShop, random_changes
+from tests.capture.captured_shop import TABLE, CapturedShop, captured_shop, random_changes
+from tests.postgres_server import PostgresServer
 from tests.waiting import wait_until
 
-KILLS = pytest.mark.parametrize("kills", [10, pytest.param(100, marks=pytest.mark.long)])
 SNAPSHOT_KILLS = pytest.mark.parametrize("kills", [20, pytest.param(200, marks=pytest.mark.long)])
 RESTARTS = pytest.mark.parametrize("restarts", [5, pytest.param(20, marks=pytest.mark.long)])
 POINTS = ["capture_before_commit", "capture_after_commit", "capture_chunk_read"]
@@ -49,10 +51,33 @@ def ended_or_grew(process: subprocess.Popen[bytes], shop: CapturedShop, before: 
     return process.poll() is not None or grew(shop, before)
 
 
-@KILLS
+@pytest.fixture
+def shop_on(
+    request: pytest.FixtureRequest, kind: str, postgres: PostgresServer, tmp_path: Path
+) -> Iterator[CapturedShop]:
+    """A database that is captured into topics in the home, or on Kafka."""
+    home = tmp_path / "home"
+    if kind == "kafka":
+        home.mkdir()
+        broker = request.getfixturevalue("kafka_broker").address
+        (home / "kafka.toml").write_text(f'brokers = ["{broker}"]\nprefix = "t{uuid.uuid4().hex[:8]}."\n')
+    with captured_shop(postgres, home) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("kind", "kills"),
+    [
+        ("embedded", 10),
+        ("kafka", 3),
+        pytest.param("embedded", 100, marks=pytest.mark.long),
+        pytest.param("kafka", 20, marks=pytest.mark.long),
+    ],
+)
 def test_a_killed_capture_loses_and_repeats_nothing(
-    shop: CapturedShop, kills: int, fault_report: Callable[..., None]
+    shop_on: CapturedShop, kind: str, kills: int, fault_report: Callable[..., None]
 ) -> None:
+    shop = shop_on
     chance = random.Random(seed := 16)
     shop.sql(TABLE)
     shop.run("accounts")
@@ -69,7 +94,9 @@ def test_a_killed_capture_loses_and_repeats_nothing(
     shop.run("accounts")
     compared = len(shop.records("shop.accounts"))
     violations = differences(shop)
-    fault_report("C1", points=kills, compared=compared, violations=violations, seed=seed)
+    fault_report(
+        "C1" if kind == "embedded" else "C1 on Kafka", points=kills, compared=compared, violations=violations, seed=seed
+    )
 
 
 @SNAPSHOT_KILLS

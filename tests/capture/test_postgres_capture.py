@@ -11,6 +11,7 @@ import pytest
 from mainstem import Conflict, Invalid, PositionLost
 from mainstem.capture import CapturedTable
 from mainstem.capture.capture_run import CaptureRun
+from mainstem.capture.capture_status import StatusFile
 from mainstem.capture.postgresql import postgres_connection
 from tests.capture.captured_shop import CapturedShop
 
@@ -302,3 +303,22 @@ def test_a_transaction_that_fills_batches_exactly_is_committed_at_once(
         shop.wait(lambda: len(shop.records("shop.t")) == 40)
     changes = [dict(row["changes"]) for row in shop.records("mainstem.capture.shop.transactions") if row["changes"]]
     assert changes == [{"t": 20}, {"t": 20}]
+
+
+def test_a_request_for_some_rows_does_not_end_a_snapshot_of_all(shop: CapturedShop) -> None:
+    shop.sql(CUSTOMERS)
+    StatusFile(shop.home, "shop").request("pause")
+    shop.run("customers")
+    # The topic has a record before the first snapshot has read anything.
+    shop.sql("INSERT INTO customers VALUES (1, 'New', 'Customer', '')")
+    shop.run("customers")
+    before = shop.replay("shop.customers").keys()
+    StatusFile(shop.home, "shop").request("snapshot", tables=["customers"], where="id = 1001")
+    StatusFile(shop.home, "shop").request("resume")
+    shop.run("customers")
+
+    state = {row["name"]: row["value"] for row in shop.records("mainstem.capture.shop.state")}
+    assert before == {(1,)}
+    assert shop.replay("shop.customers") == shop.rows("customers")
+    # Flows that wait for the first snapshot go on.
+    assert json.loads(state["read:shop.customers"])["0"] > 1

@@ -20,9 +20,11 @@ from mainstem.flows.program import Program
 from mainstem.operators import tumbling, windowed
 from mainstem.spark.checkpoint.checkpoint_offsets import last_batch
 from mainstem.spark.checkpoint.flow_store import FlowStore
+from mainstem.spark.real_time.real_time_rows import brokers_of
 from mainstem.stem import Mainstem
 from mainstem.stem import open as open_stem
 from tests.kafka_broker import KafkaBroker
+from tests.log.kafka.kafka_stems import made_elsewhere
 from tests.needs import needs
 
 SCHEMA = "order_id BIGINT, store STRING, amount DECIMAL(12, 2), at TIMESTAMP"
@@ -170,6 +172,8 @@ def test_what_stands_in_the_way_of_real_time_is_said_when_a_program_is_built(
         for name in ("orders", "other"):
             opened.create_topic(name, schema=SCHEMA, key="store", event_time="at")
     on_kafka.create_topic("blocks", schema=SCHEMA, codec="arrow")
+    made_elsewhere(brokers_of(on_kafka.log).kafka_settings, "changes", [])
+    on_kafka.adopt_topic("changes", schema=SCHEMA, key="store", codec="debezium")
     on_kafka.create_topic("parts", schema="n BIGINT, at TIME", key="n")
     on_kafka.create_topic("wide", schema=SCHEMA, partitions=3)
     on_kafka.create_topic("pairs", schema=SCHEMA, key=["order_id", "store"])
@@ -211,6 +215,10 @@ def test_what_stands_in_the_way_of_real_time_is_said_when_a_program_is_built(
         ),
         "it streams topics o*": why(lambda stem: stem.topics("o*").stream().drop("topic")),
         'the codec of topic "blocks" is "arrow"': why(streamed("blocks")),
+        'the codec of topic "changes" is "debezium"': why(streamed("changes")),
+        'it writes into topic "changes", and its codec is "debezium": it is only read': why(
+            streamed("orders"), lambda s: s.topic("changes")
+        ),
         'it uses the column "at" of topic "parts"': why(streamed("parts")),
         'it writes into view "kept"': why(streamed("orders"), lambda stem: stem.view("kept", key="order_id")),
         'it writes into topic "blocks", and its codec is "arrow": a message holds many rows': why(

@@ -7,6 +7,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -259,6 +260,10 @@ def known(stem) -> StatusFile:
     return files
 
 
+def taken(files: StatusFile) -> list[dict[str, Any]]:
+    return list(files.requests().values())
+
+
 def test_requests_wait_for_the_next_run(known: StatusFile, cli: Cli) -> None:
     where = "placed_at > now() - interval '1 day'"
     said = cli("capture", "snapshot", "shop", "--table", "orders", "--where", where)
@@ -268,7 +273,7 @@ def test_requests_wait_for_the_next_run(known: StatusFile, cli: Cli) -> None:
     }  # fmt: skip
     cli("capture", "snapshot", "shop", "--resume")
     cli("capture", "snapshot", "shop")
-    assert known.take_requests() == [
+    assert taken(known) == [
         {"kind": "snapshot", "tables": ["orders"], "where": where},
         {"kind": "pause"},
         {"kind": "resume"},
@@ -284,7 +289,7 @@ def test_requests_are_checked(known: StatusFile, cli: Cli) -> None:
         assert cli("capture", "snapshot", "shop", *wrong).status == 2
     for command in (["describe"], ["stop"], ["snapshot"]):
         assert cli("capture", *command, "shp").error[2] == 'Hint: Did you mean "shop"?'
-    assert known.take_requests() == []
+    assert taken(known) == []
 
 
 def test_a_snapshot_shows_its_progress_and_the_time_left(known: StatusFile, cli: Cli) -> None:
@@ -378,3 +383,33 @@ def test_the_secret_of_masked_columns_is_copied_and_verified(known: StatusFile, 
     verified = cli("home", "verify")
     assert verified.status == 1
     assert "capture shop: it is not a secret of 64 hexadecimal digits" in verified.out
+
+
+# Comparing
+
+
+def test_check_names_what_differs_and_repairs_it(shop: ShopDatabase, stem, cli: Cli) -> None:
+    never = cli("capture", "check", "shop.py")
+    assert (never.status, never.error[0]) == (1, 'mainstem.NotFound: capture "shop" has not run in this home')
+    cli("capture", "run", "shop.py", "--until-idle")
+    assert cli("capture", "check", "shop.py").out.splitlines() == [
+        "shop customers: 10 rows in 1 chunk, equal",
+        "shop orders: 100 rows in 1 chunk, equal",
+    ]
+    stem.topic("shop.orders").delete([{"id": 7}])
+    found = cli("capture", "check", "shop.py", "shop", "--table", "orders", "--json")
+    said = cli("capture", "check", "shop.py", "--repair")
+    after = cli("capture", "check", "shop.py", "--json")
+    wrong = cli("capture", "check", "shop.py", "--table", "ordrs")
+
+    assert found.status == 1
+    [[table]] = [one["tables"] for one in found.json]
+    assert (table["table"], table["rows"], table["repaired"]) == ("orders", 100, 0)
+    assert table["differences"] == [{"key": {"id": 7}, "kind": "missing in topic", "columns": []}]
+    assert said.status == 0
+    assert said.out.splitlines()[1:] == [
+        "shop orders: 100 rows in 1 chunk, 1 row differs, 1 repaired",
+        '  {"id": 7} missing in topic',
+    ]
+    assert (after.status, [one["equal"] for one in after.json]) == (0, [True])
+    assert wrong.error[0] == 'mainstem.Invalid: no capture has a table "ordrs"'

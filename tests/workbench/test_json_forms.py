@@ -65,7 +65,8 @@ CALLS = {
 }
 # Those that read standard input, start Spark, or need brokers or a database: other tests parse what they print.
 ELSEWHERE = {
-    "sql", "run", "check", "view rebuild", "view check", "topic adopt", "capture setup", "capture run", "capture drop"
+    "sql", "run", "check", "view rebuild", "view check", "topic adopt", "capture setup", "capture run", "capture drop",
+    "capture check",
 }  # fmt: skip
 
 

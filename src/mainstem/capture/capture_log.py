@@ -30,7 +30,7 @@ from mainstem.log.topic import Topic
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.transaction import Transaction
 
-__all__ = ["CaptureLog", "make_topic", "topic_settings"]
+__all__ = ["RECENT", "CaptureLog", "as_type", "last_position", "make_topic", "read_state", "topic_settings"]
 
 TRANSACTIONS = "position STRING, transaction BIGINT, committed_at TIMESTAMP, changes MAP<STRING, BIGINT>, token STRING"
 STATE = "name STRING, value STRING"
@@ -117,8 +117,8 @@ class CaptureLog:
         self._open: Transaction | None = None
         self._ends: dict[str, dict[int, int]] = {}
         self._noted: dict[str, Any] = {}
-        self.state = self._read_state()
-        self.position = self._read_position()
+        self.state = read_state(self.state_topic)
+        self.position = last_position(self.transactions)
 
     def _own(self, kind: str, schema: str, **settings: Any) -> Topic:
         name = self.capture.own_topic(kind)
@@ -126,26 +126,6 @@ class CaptureLog:
             return Topic(self._log, self._log.open_topic(name))
         except TopicNotFound:
             return Topic(self._log, self._log.create_topic(TopicSettings.of(name, schema=schema, **settings)))
-
-    def _read_state(self) -> dict[str, Any]:
-        found = {}
-        for row in self.state_topic.to_arrow().to_pylist():
-            found[row["name"]] = None if row["record"]["change"] == "delete" else json.loads(row["value"])
-        return {name: value for name, value in found.items() if value is not None}
-
-    def _read_position(self) -> str | None:
-        """The position in the last row, read from the end."""
-        backend = self.transactions.backend
-        first, end = backend.earliest(0), backend.latest(0)
-        rows = 64
-        while True:
-            start = max(first, end - rows)
-            found = self.transactions.to_arrow(start={0: start}, columns=["position"])
-            if len(found):
-                return str(found.column("position")[-1].as_py())
-            if start == first:
-                return None
-            rows *= 8
 
     def recent_transactions(self) -> list[int]:
         """The ids of the last transactions that were appended."""
@@ -187,7 +167,7 @@ class CaptureLog:
             return
         schema, count = topic.settings.stored_schema, len(change)
         arrays = [
-            _as_type(columns[field.name], field.type) if field.name in columns else pa.nulls(count, field.type)
+            as_type(columns[field.name], field.type) if field.name in columns else pa.nulls(count, field.type)
             for field in schema
         ]
         record = pa.StructArray.from_arrays(
@@ -270,5 +250,29 @@ def _transaction_rows(position: str, transactions: Sequence[SourceTransaction], 
     )
 
 
-def _as_type(array: pa.Array, data_type: pa.DataType) -> pa.Array:
+def last_position(transactions: Topic) -> str | None:
+    """The position of a capture: that of the last row of its transactions, read from the end."""
+    backend = transactions.backend
+    first, end = backend.earliest(0), backend.latest(0)
+    rows = 64
+    while True:
+        start = max(first, end - rows)
+        found = transactions.to_arrow(start={0: start}, columns=["position"])
+        if len(found):
+            return str(found.column("position")[-1].as_py())
+        if start == first:
+            return None
+        rows *= 8
+
+
+def read_state(topic: Topic) -> dict[str, Any]:
+    """The state of a capture, from its topic."""
+    found = {}
+    for row in topic.to_arrow().to_pylist():
+        found[row["name"]] = None if row["record"]["change"] == "delete" else json.loads(row["value"])
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def as_type(array: pa.Array, data_type: pa.DataType) -> pa.Array:
+    """A column of the source in the type of the topic."""
     return array if array.type.equals(data_type) else array.cast(data_type)

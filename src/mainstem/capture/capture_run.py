@@ -128,7 +128,7 @@ class CaptureRun:
         connection = self._capture.source.open(self._capture.name, self._home)
         try:
             snapshots = self._begin(connection)
-            self._take_requests(snapshots)
+            self._take_requests(connection, snapshots)
             target = connection.now() if until == "idle" else None
             while not self._stopped():
                 busy = not self._log.is_open and snapshots.step()
@@ -142,7 +142,7 @@ class CaptureRun:
                 for event in connection.read(wait):
                     self._handle(event, connection, snapshots)
                 self._error = ""
-                self._take_requests(snapshots)
+                self._take_requests(connection, snapshots)
                 self._report(connection, snapshots, "running")
                 # A paused snapshot is waited for by nobody.
                 caught_up = (snapshots.paused or not snapshots.pending) and not self._log.is_open
@@ -171,7 +171,9 @@ class CaptureRun:
         begins = connection.prepare()
         position = begins if known is None or lost else known
         self._log.note("source", dict(connection.identity))
-        snapshots = Snapshots(self._log, connection, self._tables, paused=bool(self._log.state.get("paused")))
+        snapshots = Snapshots(
+            self._log, connection, self._tables, paused=bool(self._log.state.get("paused")), apply=self._store.apply
+        )
         for name in list(self._log.state):
             kind, _, table_name = name.partition(":")
             if kind in ("table", "snapshot") and table_name not in self._tables:
@@ -387,12 +389,12 @@ class CaptureRun:
 
     # Requests and reports
 
-    def _take_requests(self, snapshots: Snapshots) -> None:
-        """What a user asked for: a snapshot of tables, a pause of it, or to go on with it."""
+    def _take_requests(self, connection: SourceConnection, snapshots: Snapshots) -> None:
+        """What a user asked for: a snapshot of tables, a pause of it, or to go on with it; what a check asks for."""
         if self._log.is_open:
             return
-        requests = self._files.take_requests()
-        for request in requests:
+        requests = self._files.requests()
+        for request in requests.values():
             match request["kind"]:
                 case "snapshot":
                     where = request.get("where")
@@ -409,12 +411,21 @@ class CaptureRun:
                             )
                             continue
                         snapshots.request(table, "asked for", where)
+                case "repair":
+                    if request["table"] in self._tables:
+                        snapshots.request(request["table"], "repair", keys=request["keys"])
+                case "position":
+                    # The next one is noted at once; the server is asked for it.
+                    self._noted_at = 0.0
+                    connection.has_reached(connection.now())
                 case "pause" | "resume":
                     snapshots.paused = request["kind"] == "pause"
                     self._log.note("paused", snapshots.paused or None)
         if requests:
             self._commit(None, ())
             snapshots.note_committed(())
+        for path in requests:
+            path.unlink(missing_ok=True)
 
     def _report(self, connection: SourceConnection | None, snapshots: Snapshots | None, state: str) -> None:
         now = time.monotonic()

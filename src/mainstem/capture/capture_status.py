@@ -1,7 +1,8 @@
 """CaptureStatus: what a capture is doing, in a file of the home; and the requests that a user leaves for it.
 
 captures/<name>/status.json        replaced about once a second by the run
-captures/<name>/requests/<n>.json  a snapshot, a pause, a stop; the run takes and removes them
+captures/<name>/requests/<n>.json  a snapshot, a repair, a pause, a stop, a position to note; the run removes it when it is
+                                   in its state, so a crash loses none
 """
 
 from __future__ import annotations
@@ -102,23 +103,22 @@ class StatusFile:
         except (FileNotFoundError, ValueError, TypeError):
             return None
 
-    def request(self, kind: str, **fields: Any) -> None:
-        """Leave a request for the run."""
+    def request(self, kind: str, **fields: Any) -> Path:
+        """Leave a request for the run; the file exists until the run has followed it."""
         self._requests.mkdir(mode=0o700, parents=True, exist_ok=True)
         number = f"{SystemClock().now():020}-{uuid.uuid4().hex[:8]}"
         beside = self._requests / f"{number}.new"
         beside.write_text(json.dumps({"kind": kind, **fields}))
-        os.replace(beside, self._requests / f"{number}.json")
+        path = self._requests / f"{number}.json"
+        os.replace(beside, path)
+        return path
 
-    def take_requests(self) -> list[dict[str, Any]]:
-        """The requests so far, in order; they are removed. A stop is left for `stop_requested`."""
-        found = []
-        for path in sorted(self._requests.glob("*.json")) if self._requests.exists() else []:
-            request = json.loads(path.read_text())
-            if request["kind"] != "stop":
-                found.append(request)
-                path.unlink()
-        return found
+    def requests(self) -> dict[Path, dict[str, Any]]:
+        """The requests so far, in order, by file: the run removes it when the request is in its state. A stop is left for
+        `stop_requested`."""
+        paths = sorted(self._requests.glob("*.json")) if self._requests.exists() else []
+        found = {path: json.loads(path.read_text()) for path in paths}
+        return {path: request for path, request in found.items() if request["kind"] != "stop"}
 
     def stop_requested(self) -> bool:
         """Whether the run is to stop; the request is removed."""

@@ -15,11 +15,12 @@ The progress of a table is a part of the capture's state, committed with each ch
                and are deleted at the end; null in the first snapshot of a topic, which has none
     where      only these rows
     reason     why it is read
+    keys       only the rows with these keys, as the source writes them; those that it does not have are deleted
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,19 +35,27 @@ from mainstem.errors import Unavailable, summary_of
 __all__ = ["Snapshots", "aligned", "live_keys"]
 
 CHUNK_ROWS = 20_000
+# Keys in one statement.
+CHUNK_KEYS = 1000
 
 Key = tuple[Any, ...]
+# What `RowStore.apply` does: large values are looked up there later, so it must have those of a snapshot too.
+Apply = Callable[[str, Sequence[str], Mapping[str, pa.Array], pa.Array], None]
 
 
 class Snapshots:
     """The tables that are still to be read, one after the other."""
 
-    def __init__(self, log: CaptureLog, connection: SourceConnection, tables: Iterable[str], *, paused: bool) -> None:
+    def __init__(
+        self, log: CaptureLog, connection: SourceConnection, tables: Iterable[str], *, paused: bool, apply: Apply
+    ) -> None:
         self._log = log
         self._connection = connection
         self._tables = list(tables)
         self.paused = paused
-        self._chunk: tuple[str, Chunk] | None = None
+        self._apply = apply
+        # With the keys that the source does not have, if keys were read.
+        self._chunk: tuple[str, Chunk, pa.RecordBatch | None] | None = None
         # For each table that is read: the last transaction that changed a key, and the last that truncated it.
         self._touched: dict[str, dict[Key, int]] = {}
         self._truncated: dict[str, int] = {}
@@ -64,14 +73,17 @@ class Snapshots:
         found: dict[str, Any] | None = self._log.get(f"snapshot:{table}")
         return found
 
-    def request(self, table: str, reason: str, where: str | None = None) -> None:
-        """Note that a table is to be read, from the beginning."""
+    def request(
+        self, table: str, reason: str, where: str | None = None, keys: Sequence[Sequence[str]] | None = None
+    ) -> None:
+        """Note that a table is to be read, from the beginning; all of it if some of it is still to be read."""
+        if self.progress(table) is not None:
+            where = keys = None
         topic = self._log.topic(table)
         ends = {str(one): topic.backend.latest(one) for one in range(topic.settings.partitions)}
         first = ends if any(topic.backend.earliest(int(one)) < end for one, end in ends.items()) else None
-        self._log.note(
-            f"snapshot:{table}", {"after": None, "rows": 0, "first": first, "where": where, "reason": reason}
-        )
+        progress = {"after": None, "rows": 0, "first": first, "where": where, "reason": reason}
+        self._log.note(f"snapshot:{table}", progress if keys is None else {**progress, "keys": list(map(list, keys))})
         self._before += self._log.recent_transactions()
         self._requested = True
         if first is None:
@@ -112,17 +124,22 @@ class Snapshots:
             table = next(iter(self.pending), None)
             if table is None or self.paused or self._waits_for_earlier():
                 return False
-            progress = self.progress(table)
-            assert progress is not None
-            after = None if progress["after"] is None else tuple(progress["after"])
-            self._chunk = table, self._connection.read_chunk(table, after, CHUNK_ROWS, progress["where"])
+            self._chunk = table, *self._read(table)
             reach("capture_chunk_read")
-        table, chunk = self._chunk
+        table, chunk, absent = self._chunk
         if not self._connection.has_reached(chunk.position):
             return False
-        self._append(table, chunk)
+        self._append(table, chunk, absent)
         self._chunk = None
         return True
+
+    def _read(self, table: str) -> tuple[Chunk, pa.RecordBatch | None]:
+        progress = self.progress(table)
+        assert progress is not None
+        if "keys" in progress:
+            return self._connection.read_keys(table, [tuple(key) for key in progress["keys"][:CHUNK_KEYS]])
+        after = None if progress["after"] is None else tuple(progress["after"])
+        return self._connection.read_chunk(table, after, CHUNK_ROWS, progress["where"]), None
 
     def _waits_for_earlier(self) -> bool:
         """Whether a transaction that was streamed before the snapshot began is not visible yet: a chunk would have its
@@ -137,19 +154,25 @@ class Snapshots:
             self._before += [one.id for one in transactions]
         self._requested = False
 
-    def _append(self, table: str, chunk: Chunk) -> None:
+    def _append(self, table: str, chunk: Chunk, absent: pa.RecordBatch | None) -> None:
         topic = self._log.topic(table)
         progress = self.progress(table)
         assert progress is not None
-        kept = self._kept(table, topic.settings.key, chunk)
+        key = topic.settings.key
+        kept = self._kept(table, [chunk.columns[name] for name in key], chunk)
         columns = {name: array.filter(kept) for name, array in chunk.columns.items()}
         count = int(pc.sum(kept).as_py() or 0) if chunk.rows else 0
-        origin = _snapshot_origin(chunk, progress["rows"], count)
-        self._log.append(topic, {**columns, "origin": origin}, pa.repeat(pa.scalar("insert"), count), None)
-        if chunk.last is None:
+        self._write(table, chunk, columns, "insert", progress["rows"], count)
+        if absent is not None:
+            kept = self._kept(table, [absent.column(name) for name in key], chunk)
+            gone = {name: absent.column(name).filter(kept) for name in key}
+            self._write(table, chunk, gone, "delete", progress["rows"] + count, len(gone[key[0]]))
+        if rest := progress.get("keys", ())[CHUNK_KEYS:]:
+            self._log.note(f"snapshot:{table}", {**progress, "keys": rest, "rows": progress["rows"] + count})
+        elif chunk.last is None:
             self._delete_others(table, progress, chunk, count)
             self._log.note(f"snapshot:{table}", None)
-            if progress["first"] is None:
+            if None in (self._log.get(f"read:{topic.name}") or {}).values():
                 self._log.note(f"read:{topic.name}", self._log.appended_to(topic))
             self._touched.pop(table, None)
             self._truncated.pop(table, None)
@@ -158,22 +181,32 @@ class Snapshots:
                 f"snapshot:{table}", {**progress, "after": list(chunk.last), "rows": progress["rows"] + count}
             )
 
-    def _kept(self, table: str, key: Sequence[str], chunk: Chunk) -> pa.Array:
-        """Which rows of a chunk the stream has not written anew."""
+    def _write(
+        self, table: str, chunk: Chunk, columns: Mapping[str, pa.Array], change: str, before: int, count: int
+    ) -> None:
+        if not count:
+            return
+        topic, changes = self._log.topic(table), pa.repeat(pa.scalar(change), count)
+        self._apply(table, topic.settings.key, columns, changes)
+        origin = _snapshot_origin(chunk, before, count)
+        self._log.append(topic, {**columns, "origin": origin}, changes, None)
+
+    def _kept(self, table: str, keys: Sequence[pa.Array], chunk: Chunk) -> pa.Array:
+        """Which rows with these keys the stream has not written anew."""
+        count = len(keys[0])
         truncated = self._truncated.get(table)
         if truncated is not None and not chunk.sees(truncated):
-            return pa.array(np.zeros(chunk.rows, np.bool_))
+            return pa.array(np.zeros(count, np.bool_))
         # Those that this chunk sees, every later one sees.
         hidden = {one: by for one, by in self._touched.get(table, {}).items() if not chunk.sees(by)}
         self._touched[table] = hidden
         if not hidden:
-            return pa.array(np.ones(chunk.rows, np.bool_))
-        rows = zip(*(chunk.columns[name].to_pylist() for name in key), strict=True)
-        return pa.array([row not in hidden for row in rows], pa.bool_())
+            return pa.array(np.ones(count, np.bool_))
+        return pa.array([row not in hidden for row in _rows(keys)], pa.bool_())
 
     def _delete_others(self, table: str, progress: Mapping[str, Any], chunk: Chunk, appended: int) -> None:
         """Delete the keys of the topic that were not written since the snapshot began: the source does not have them."""
-        if progress["first"] is None or progress["where"] is not None:
+        if progress["first"] is None or progress["where"] is not None or "keys" in progress:
             return
         topic = self._log.topic(table)
         first = {int(one): offset for one, offset in progress["first"].items()}
@@ -188,8 +221,7 @@ class Snapshots:
             name: pa.array([row[place] for row in gone], topic.settings.stored_schema.field(name).type)
             for place, name in enumerate(topic.settings.key)
         }
-        origin = _snapshot_origin(chunk, progress["rows"] + appended, len(gone))
-        self._log.append(topic, {**columns, "origin": origin}, pa.repeat(pa.scalar("delete"), len(gone)), None)
+        self._write(table, chunk, columns, "delete", progress["rows"] + appended, len(gone))
 
 
 def _snapshot_origin(chunk: Chunk, before: int, count: int) -> pa.StructArray:

@@ -199,6 +199,15 @@ class SourceConnection(Protocol):
     def find_rows(self, table: str, keys: pa.RecordBatch, columns: Sequence[str]) -> pa.Table:
         """Rows as they are now, with the key's columns and these."""
 
+    def key_texts(self, table: str, keys: pa.RecordBatch) -> list[tuple[str, ...]]:
+        """Keys of a table's topic as the source writes them, for `read_keys`. No column of the key is masked."""
+
+    def read_keys(self, table: str, keys: Sequence[tuple[str, ...]]) -> tuple[Chunk, pa.RecordBatch]:
+        """The rows with these keys, and those of the keys that no row has; all as one moment of the source had them."""
+
+    def precedes(self, position: str, other: str) -> bool:
+        """Whether a position is before another one."""
+
     def count_rows(self, table: str) -> int:
         """About how many rows a table has."""
 

@@ -696,8 +696,7 @@ class SqliteConnection:
                 f"{'WHERE ' + ' AND '.join(conditions) if conditions else ''} ORDER BY {key} LIMIT ?",
                 [*values, rows],
             ).fetchall()
-            sequence = self._last_sequence()
-            (day,) = self._database.execute("SELECT julianday('now')").fetchone()
+            sequence, moment = self._moment()
         names = [name for name, _ in shape.columns]
         for name in shape.key:
             place = names.index(name)
@@ -706,8 +705,55 @@ class SqliteConnection:
         last = None
         if len(found) == rows:
             last = tuple(_kept(found[-1][names.index(name)]) for name in shape.key)
-        moment = _EPOCH + timedelta(milliseconds=round((day - _EPOCH_DAY) * 86_400_000))
         return SqliteChunk(self._arrays(shape, found), len(found), last, moment, sequence)
+
+    def _moment(self) -> tuple[int, datetime]:
+        """The last change that this transaction sees, and the time."""
+        (day,) = self._database.execute("SELECT julianday('now')").fetchone()
+        return self._last_sequence(), _EPOCH + timedelta(milliseconds=round((day - _EPOCH_DAY) * 86_400_000))
+
+    def key_texts(self, table: str, keys: pa.RecordBatch) -> list[tuple[str, ...]]:
+        """Keys as text; a value that SQLite has no type for is the text that `arrow_array` reads."""
+        names = self._shape(table).key
+        return [
+            tuple(map(_kept_key, key)) for key in zip(*(keys.column(name).to_pylist() for name in names), strict=True)
+        ]
+
+    def read_keys(self, table: str, keys: Sequence[tuple[str, ...]]) -> tuple[SqliteChunk, pa.RecordBatch]:
+        """The rows with these keys, and the keys that no row has. All rows are read: a file may have a value of a key in
+        several forms, such as two texts of one time, so it cannot be looked up."""
+        with self._errors(), self._transaction():
+            shape = read_shape(self._database, self._captured[table], self._path)
+            wanted = self._key_arrays(shape, [[_value(one) for one in key] for key in keys])
+            left = set(_key_rows(wanted))
+            places = [[name for name, _ in shape.columns].index(one) for one in shape.key]
+            names = ", ".join(quoted(name) for name, _ in shape.columns)
+            cursor = self._database.execute(f"SELECT {names} FROM {quoted(shape.table)}")
+            found: list[Any] = []
+            while rows := cursor.fetchmany(ROWS_MAX):
+                here = self._key_arrays(shape, [[row[place] for place in places] for row in rows])
+                found += [row for row, key in zip(rows, _key_rows(here), strict=True) if key in left]
+            sequence, moment = self._moment()
+        there = self._arrays(shape, found)
+        left -= set(_key_rows([there[name] for name in shape.key]))
+        absent = pa.array([key in left for key in _key_rows(wanted)], pa.bool_())
+        chunk = SqliteChunk(there, len(found), None, moment, sequence)
+        return chunk, pa.RecordBatch.from_arrays(wanted, names=list(shape.key)).filter(absent)
+
+    def _shape(self, table: str) -> Shape:
+        with self._errors():
+            return read_shape(self._database, self._captured[table], self._path)
+
+    def _key_arrays(self, shape: Shape, keys: Sequence[Sequence[Any]]) -> list[pa.Array]:
+        declared = dict(shape.columns)
+        return [
+            arrow_array([key[place] for key in keys], self._type(shape, name, declared[name]))
+            for place, name in enumerate(shape.key)
+        ]
+
+    def precedes(self, position: str, other: str) -> bool:
+        """Whether a change is before another one."""
+        return int(position) < int(other)
 
     def find_rows(self, table: str, keys: pa.RecordBatch, columns: Sequence[str]) -> pa.Table:
         """Rows as they are now. Triggers note whole rows, so no value ever has to be looked up."""
@@ -765,6 +811,17 @@ def _kept(value: Any) -> str:
     if isinstance(value, bytes):
         return f"blob {value.hex()}"
     return f"{type(value).__name__} {value!r}" if not isinstance(value, str) else f"text {value}"
+
+
+def _kept_key(value: Any) -> str:
+    """A value of a topic's key as text; `_value` reads it."""
+    if isinstance(value, bool):
+        return _kept(int(value))
+    return _kept(value if isinstance(value, int | float | bytes | str) else str(value))
+
+
+def _key_rows(columns: Sequence[pa.Array]) -> list[tuple[Any, ...]]:
+    return list(zip(*(column.to_pylist() for column in columns), strict=True))
 
 
 def _value(kept: str) -> Any:

@@ -141,9 +141,9 @@ def _check_source(flow: str, leaf: Leaf, log: Log) -> None:
             flow, f'its topic "{leaf.source}" does not exist yet', "Another flow will create it.", "Create it first."
         )
     settings = log.open_topic(leaf.source).settings
-    if settings.codec == "arrow":
+    if settings.codec in ("arrow", "debezium"):
         _refuse(
-            flow, f'the codec of topic "{leaf.source}" is "arrow"',
+            flow, f'the codec of topic "{leaf.source}" is "{settings.codec}"',
             "Only Python can decode its messages; Spark cannot.",
             'Copy it into a topic with codec "json", or leave mode out.',
         )  # fmt: skip

@@ -33,7 +33,7 @@ PARTITIONS_MAX = 1024
 # Arrow limits a string column to 31 bits of bytes; half of that leaves room for the other rows of a block.
 RECORD_BYTES_LIMIT = 1 << 30
 
-CODECS = ("json", "raw", "arrow")
+CODECS = ("json", "raw", "arrow", "debezium")
 
 _FOREVER = Keep.forever()
 _DURATIONS = ("idle_after", "ahead_max", "segment_age_max")

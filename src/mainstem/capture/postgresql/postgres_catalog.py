@@ -225,21 +225,37 @@ class CatalogTable:
         self, names: Sequence[str], after: tuple[str, ...] | None, rows: int, where: str | None
     ) -> sql.Composed:
         """The next rows in the order of the key."""
-        key = sql.SQL(", ").join(map(sql.Identifier, self.table.key))
         conditions: list[sql.Composable] = []
         if after is not None:
-            values = sql.SQL(", ").join(
-                sql.SQL("{}::{}").format(sql.Literal(one), sql.SQL(self._type_of(name)))
-                for name, one in zip(self.table.key, after, strict=True)
-            )
-            conditions.append(sql.SQL("({}) > ({})").format(key, values))
+            conditions.append(sql.SQL("({}) > ({})").format(self._sql_key, self.key_sql(after)))
+        return self._select_sql(names, conditions, rows, where)
+
+    def keys_sql(self, names: Sequence[str], keys: Sequence[tuple[str, ...]]) -> sql.Composed:
+        """The rows with these keys, at least one, in the order of the key."""
+        listed = sql.SQL(", ").join(sql.SQL("({})").format(self.key_sql(key)) for key in keys)
+        return self._select_sql(names, [sql.SQL("({}) IN ({})").format(self._sql_key, listed)], len(keys), None)
+
+    def key_sql(self, key: tuple[str, ...]) -> sql.Composed:
+        """The values of a key."""
+        return sql.SQL(", ").join(
+            sql.SQL("{}::{}").format(sql.Literal(one), sql.SQL(self._type_of(name)))
+            for name, one in zip(self.table.key, key, strict=True)
+        )
+
+    @property
+    def _sql_key(self) -> sql.Composed:
+        return sql.SQL(", ").join(map(sql.Identifier, self.table.key))
+
+    def _select_sql(
+        self, names: Sequence[str], conditions: list[sql.Composable], rows: int, where: str | None
+    ) -> sql.Composed:
         # Conditions of the user are the user's own SQL.
         conditions += [sql.SQL("({})").format(sql.SQL(one)) for one in (self.captured.where, where) if one]
         return sql.SQL("SELECT {} FROM {} {} ORDER BY {} LIMIT {}").format(
             sql.SQL(", ").join(map(sql.Identifier, names)),
             self.sql_name,
             sql.SQL("WHERE {}").format(sql.SQL(" AND ").join(conditions)) if conditions else sql.SQL(""),
-            key,
+            self._sql_key,
             sql.Literal(rows),
         )
 

@@ -444,10 +444,18 @@ class PostgresConnection:
     ) -> PostgresChunk:
         """The next rows of a table in the order of its key, with what the snapshot saw."""
         catalog = self._catalog[table]
-        columns = [(one.name, *one.type_and_modifier) for one in catalog.columns]
-        relation = catalog.relation(self._source, columns, catalog.types, self._mask)
+        relation = self._relation(catalog)
         names = [column.name for column in relation.columns]
-        statement = catalog.chunk_sql(names, after, rows, where)
+        return self._read(catalog, relation, catalog.chunk_sql(names, after, rows, where), rows)
+
+    def _relation(self, catalog: CatalogTable) -> Relation:
+        columns = [(one.name, *one.type_and_modifier) for one in catalog.columns]
+        return catalog.relation(self._source, columns, catalog.types, self._mask)
+
+    def _read(
+        self, catalog: CatalogTable, relation: Relation, statement: sql.Composed, rows: int | None
+    ) -> PostgresChunk:
+        names = [column.name for column in relation.columns]
         with self._errors(), self._session.transaction():
             self._session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             self._session.execute(f"SET LOCAL lock_timeout = '{LOCK_SECONDS_MAX}s'")
@@ -478,6 +486,48 @@ class PostgresConnection:
             places = {one.name: number for number, one in enumerate(relation.columns)}
             key = {one: (values[places[one]][error.index].as_py() or b"").decode() for one in relation.table.key}
             raise self._refuse(relation.table.name, column.name, str(key), error) from None
+
+    def key_texts(self, table: str, keys: pa.RecordBatch) -> list[tuple[str, ...]]:
+        """Keys in the text form of their types."""
+        names = self._catalog[table].table.key
+        return [
+            tuple(map(_text_of, key)) for key in zip(*(keys.column(name).to_pylist() for name in names), strict=True)
+        ]
+
+    def read_keys(self, table: str, keys: Sequence[tuple[str, ...]]) -> tuple[PostgresChunk, pa.RecordBatch]:
+        """The rows with these keys, and the keys that no row has."""
+        catalog = self._catalog[table]
+        relation = self._relation(catalog)
+        names = [column.name for column in relation.columns]
+        try:
+            chunk = self._read(catalog, relation, catalog.keys_sql(names, keys), None)
+        except errors.DataError:
+            # No row can have it, such as a text that is not a value of an enum. The others are read.
+            valid = [key for key in keys if self._is_valid(catalog, key)]
+            statement = catalog.keys_sql(names, valid) if valid else catalog.chunk_sql(names, None, 0, None)
+            chunk = self._read(catalog, relation, statement, None)
+        key_columns = [next(one for one in relation.columns if one.name == name) for name in catalog.table.key]
+        wanted = [
+            arrow_array([key[place].encode() for key in keys], column.postgres, column.data_type)
+            for place, column in enumerate(key_columns)
+        ]
+        there = set(zip(*(chunk.columns[name].to_pylist() for name in catalog.table.key), strict=True))
+        absent = pa.array(
+            [key not in there for key in zip(*(one.to_pylist() for one in wanted), strict=True)], pa.bool_()
+        )
+        return chunk, pa.RecordBatch.from_arrays(wanted, names=list(catalog.table.key)).filter(absent)
+
+    def _is_valid(self, catalog: CatalogTable, key: tuple[str, ...]) -> bool:
+        try:
+            with self._errors():
+                self._session.execute(sql.SQL("SELECT {}").format(catalog.key_sql(key)))
+        except errors.DataError:
+            return False
+        return True
+
+    def precedes(self, position: str, other: str) -> bool:
+        """Whether an LSN is before another one."""
+        return parse_lsn(position) < parse_lsn(other)
 
     def find_rows(self, table: str, keys: pa.RecordBatch, columns: Sequence[str]) -> pa.Table:
         """Rows as they are now."""
@@ -558,6 +608,17 @@ class PostgresConnection:
                 detail=f"Process {holder[0]} of the server reads it, as {holder[1]!r}; it is not of this capture.",
                 hint='End that reader, or give this capture a slot of its own: postgres(..., slot="...").',
             )
+
+
+def _text_of(value: object) -> str:
+    """A value of a key in the text form of its type.
+
+    >>> _text_of(b"ab"), _text_of(datetime(2024, 1, 1, 12, tzinfo=UTC)), _text_of(True), _text_of(7)
+    ('\\\\x6162', '2024-01-01 12:00:00+00:00', 't', '7')
+    """
+    if isinstance(value, bool):
+        return "t" if value else "f"
+    return f"\\x{value.hex()}" if isinstance(value, bytes) else str(value)
 
 
 _ESCAPES = {b"\\b": b"\b", b"\\f": b"\f", b"\\n": b"\n", b"\\r": b"\r", b"\\t": b"\t", b"\\v": b"\v", b"\\\\": b"\\"}

@@ -3,6 +3,7 @@
 json     a JSON object for each row; a row's offset is its message's
 raw      the one column's bytes for each row; a row's offset is its message's
 arrow    many rows in each message; a row's offset is its message's times 2^20, plus its index within
+debezium a change for each row, only read; see `DebeziumCodec`
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import pyarrow.types as kinds
 from confluent_kafka import Message
 
 from mainstem.errors import Invalid, MainstemError, summary_of
+from mainstem.log.kafka.debezium_codec import DebeziumCodec
 from mainstem.log.kafka.kafka_messages import Outgoing, Unreadable, outgoing, records_of, time_of, without
 from mainstem.log.record import CHANGE, HEADERS, record_array
 from mainstem.log.rows.column_types import SCALARS
@@ -379,7 +381,9 @@ class RowCodec:
         return int(end - message.offset())
 
 
-_CODECS: dict[str, KafkaCodec] = {"json": RowCodec(JsonCodec()), "raw": RowCodec(RawCodec()), "arrow": ArrowCodec()}
+_CODECS: dict[str, KafkaCodec] = {
+    "json": RowCodec(JsonCodec()), "raw": RowCodec(RawCodec()), "arrow": ArrowCodec(), "debezium": DebeziumCodec()
+}  # fmt: skip
 
 
 def codec_of(settings: TopicSettings) -> KafkaCodec:

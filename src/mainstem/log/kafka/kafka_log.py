@@ -16,9 +16,10 @@ from typing import Any, Literal, TypeVar
 import pyarrow as pa
 
 from mainstem.clock import Clock, SystemClock, as_datetime
-from mainstem.errors import Conflict, TopicNotFound, Unavailable
+from mainstem.errors import Conflict, Invalid, TopicNotFound, Unavailable
 from mainstem.log.groups import group_state as group_decisions
 from mainstem.log.groups.group_state import GroupState
+from mainstem.log.kafka.debezium_codec import check_debezium
 from mainstem.log.kafka.kafka_admin import KafkaAdmin, TopicEntry, TopicsState, topic_configs
 from mainstem.log.kafka.kafka_clients import KafkaClients, known_dead, this_process
 from mainstem.log.kafka.kafka_codec import check_arrow, check_raw, codec_of
@@ -362,6 +363,12 @@ class KafkaLog:
     def create_topic(self, settings: TopicSettings) -> KafkaTopic:
         """Create a topic, or open it if it exists with the same settings."""
         settings = _check_settings(settings)
+        if settings.codec == "debezium":
+            raise Invalid(
+                f'topic "{settings.name}" cannot be created with the codec "debezium"',
+                detail="Debezium creates and writes such a topic; here it is only read.",
+                hint=f'Adopt it: stem.adopt_topic("{settings.name}", schema="...", key="...", codec="debezium").',
+            )
         self._note_topic(settings, must_exist=False)
         topic = self.open_topic(settings.name)
         check_same_settings(topic.settings, settings)
@@ -566,4 +573,6 @@ def _check_settings(settings: TopicSettings) -> TopicSettings:
         check_raw(settings)
     elif settings.codec == "arrow":
         check_arrow(settings)
+    elif settings.codec == "debezium":
+        check_debezium(settings)
     return settings

@@ -240,6 +240,8 @@ def unfit_sink(settings: TopicSettings) -> str:
     """Why Spark alone cannot write messages for a topic; empty if it can."""
     if settings.codec == "arrow":
         return 'its codec is "arrow": a message holds many rows'
+    if settings.codec == "debezium":
+        return 'its codec is "debezium": it is only read'
     if len(settings.key) > 1:
         return f"its key has {len(settings.key)} columns"
     for name in settings.key:

@@ -380,7 +380,7 @@ def adopt(
     topic: TopicArgument,
     *,
     schema: SchemaOption,
-    codec: Annotated[str, typer.Option(help='The format of the values: "json" or "raw".')] = "json",
+    codec: Annotated[str, typer.Option(help='The format of the values: "json", "raw" or "debezium".')] = "json",
     as_json: JsonOption = False,
     home: HomeOption = None,
     **settings: Any,
