@@ -33,6 +33,8 @@ CHAPTERS = {
     ],
     "Databases and streams": [
         "compacted_log_is_a_table",
+        "change_capture",
+        "initial_snapshot",
         "outbox",
         "several_views",
         "read_your_own_writes",
