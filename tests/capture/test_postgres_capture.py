@@ -334,3 +334,14 @@ def test_another_condition_holds_for_what_is_there_and_for_what_comes(shop: Capt
     shop.sql("INSERT INTO t VALUES (3, 3), (4, 40)")
     shop.run(CapturedTable("t", where="n < 9"))
     assert shop.replay("shop.t").keys() == {(1,), (3,)}
+
+
+def test_a_large_key_is_no_changed_key(shop: CapturedShop) -> None:
+    shop.sql("CREATE TABLE t (id text PRIMARY KEY, n int, more text); ALTER TABLE t ALTER id SET STORAGE EXTERNAL")
+    shop.run("t")
+    shop.sql("INSERT INTO t SELECT string_agg(md5(i::text), ''), 1, repeat('z', 1000) FROM generate_series(1, 75) i")
+    shop.run("t")
+    shop.sql("UPDATE t SET n = 2")
+    shop.run("t")
+    assert shop.replay("shop.t") == shop.rows("t")
+    assert [row["record"]["change"] for row in shop.records("shop.t")] == ["insert", "update"]

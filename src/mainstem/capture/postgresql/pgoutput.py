@@ -211,6 +211,9 @@ class PgOutput:
         if whole:
             # The old row has what was not sent again.
             row = [before if value is UNCHANGED else value for before, value in zip(old, row, strict=True)]
+        # A large key is not sent again either; the old row has it.
+        for place in relation.key:
+            row[place] = old[place] if row[place] is UNCHANGED else row[place]
         key = [row[place] for place in relation.key]
         former = [old[place] for place in relation.key]
         if key == former:

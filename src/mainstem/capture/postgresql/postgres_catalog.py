@@ -340,7 +340,7 @@ def renamed_table(session: Session, captured: CapturedTable, oid: int) -> Invali
         "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %s",
         [oid],
     ).fetchone()
-    if row is None:
+    if row is None or row[0] == captured.name:
         return None
     return Invalid(
         f'table "{captured.name}" was renamed to "{row[0]}"',

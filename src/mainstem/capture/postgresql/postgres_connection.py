@@ -47,7 +47,7 @@ from mainstem.errors import DatabaseUnavailable, Invalid, PositionLost
 from mainstem.postgres_address import is_lost, unreachable
 
 if TYPE_CHECKING:
-    from psycopg.pq.abc import PGconn
+    from psycopg.pq.abc import PGconn, PGresult
 
     from mainstem.capture.postgresql.postgres_source import PostgresSource
 
@@ -61,6 +61,8 @@ BYTES_MAX = 8 << 20
 # A silent server is asked after the first time, and given up after the second.
 ASK_SECONDS, SILENT_SECONDS_MAX = 5.0, 20.0
 STATUS_SECONDS = 5.0
+# After this long a position that the server has not written yet is not waited for.
+FLUSH_SECONDS = 0.7
 # A lock that every reader takes; it waits for ALTER TABLE and TRUNCATE.
 LOCK_SECONDS_MAX = 10
 
@@ -124,8 +126,8 @@ class PostgresConnection:
         self._stream_connection: psycopg.Connection[Any] | None = None
         self._stream: PGconn | None = None
         self._output: PgOutput | None = None
-        self._reached = self._confirmed = self._said = 0
-        self._heard = self._asked = self._told = 0.0
+        self._reached = self._confirmed = self._said = self._flushed = self._wanted = 0
+        self._heard = self._asked = self._told = self._wanted_at = 0.0
         self._session = self._connect()
         try:
             with self._errors():
@@ -494,11 +496,25 @@ class PostgresConnection:
 
     def has_reached(self, position: str) -> bool:
         """Whether all changes up to a position have been read; asks the server how far it is."""
-        if self._reached >= parse_lsn(position):
+        wanted = parse_lsn(position)
+        if max(self._reached, self._flushed) >= wanted:
             return True
-        if time.monotonic() - self._asked > 0.002:
-            self._asked = time.monotonic()
+        now = time.monotonic()
+        if wanted != self._wanted:
+            self._wanted, self._wanted_at = wanted, now
+        if now - self._asked > 0.002:
+            self._asked = now
             self._tell(ask=True)
+        if now - self._wanted_at > FLUSH_SECONDS and not (self._output and self._output.inside):
+            # What no commit waits for may stay unwritten until something else is, and is not streamed before. A commit that
+            # does not wait is written within three times wal_writer_delay.
+            self._wanted_at = now
+            with self._errors():
+                row = self._session.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
+            assert row is not None
+            if self._reached >= parse_lsn(row[0]):
+                self._flushed = wanted
+                return True
         return False
 
     def confirm(self, position: str) -> None:
@@ -761,19 +777,42 @@ def copy_columns(session: psycopg.Connection[Any], statement: sql.Composed, coun
     """The columns of a query, as text. COPY sends them at a fraction of a query's cost; its rows are taken from libpq, since
     each step of psycopg's own loop costs more than the row."""
     connection = session.pgconn
-    result = connection.exec_(sql.SQL("COPY ({}) TO STDOUT").format(statement).as_bytes(session))
-    if result.status != pq.ExecStatus.COPY_OUT:
-        raise psycopg.errors.error_from_result(result)
+    # Not exec_(): a call of libpq that waits would stop all threads of the process.
+    connection.send_query(sql.SQL("COPY ({}) TO STDOUT").format(statement).as_bytes(session))
+    result = _next_result(connection)
+    failed: PGresult | None = None
+    if result is not None and result.status != pq.ExecStatus.COPY_OUT:
+        failed = result
     rows = []
-    while True:
-        size, row = connection.get_copy_data(0)
-        if size < 0:
+    while failed is None:
+        size, row = connection.get_copy_data(1)
+        if size > 0:
+            rows.append(bytes(row))
+        elif size == 0:
+            _wait_for_input(connection)
+        else:
             break
-        rows.append(bytes(row))
-    while (result := connection.get_result()) is not None:  # type: ignore[assignment]
+    while (result := _next_result(connection)) is not None:
         if result.status != pq.ExecStatus.COMMAND_OK:
-            raise psycopg.errors.error_from_result(result)
+            failed = result
+    if failed is not None:
+        raise errors.error_from_result(failed)
     return parse_copy(b"".join(rows), count)
+
+
+def _next_result(connection: PGconn) -> PGresult | None:
+    while connection.flush():
+        _wait_for_input(connection)
+    while connection.is_busy():
+        _wait_for_input(connection)
+    return connection.get_result()
+
+
+def _wait_for_input(connection: PGconn) -> None:
+    waiting = select.poll()
+    waiting.register(connection.socket, select.POLLIN)
+    waiting.poll()
+    connection.consume_input()
 
 
 def parse_copy(data: bytes, count: int) -> list[pa.BinaryArray]:
