@@ -216,7 +216,7 @@ def pgbench(server: PostgresServer, seconds: int) -> Iterator[Figure]:
         ours = rate()
         process.kill()
         process.wait()
-        while shop.sql(f"SELECT FROM pg_replication_slots WHERE slot_name = '{beside}' AND active"):
+        while shop.sql(f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{beside}' AND active"):
             time.sleep(0.1)
         shop.sql(f"SELECT pg_drop_replication_slot('{beside}')")
         shop.run(*tables)

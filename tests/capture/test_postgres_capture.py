@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 
-from mainstem import Conflict, Invalid, PositionLost
-from mainstem.capture import CapturedTable
+import mainstem
+from mainstem import Capture, Conflict, DatabaseUnavailable, Invalid, PositionLost
+from mainstem.capture import CapturedTable, postgres
 from mainstem.capture.capture_run import CaptureRun
 from mainstem.capture.capture_status import StatusFile
 from mainstem.capture.postgresql import postgres_connection
@@ -345,3 +347,49 @@ def test_a_large_key_is_no_changed_key(shop: CapturedShop) -> None:
     shop.run("t")
     assert shop.replay("shop.t") == shop.rows("t")
     assert [row["record"]["change"] for row in shop.records("shop.t")] == ["insert", "update"]
+
+
+def test_rows_too_large_for_one_chunk_are_read_by_several(shop: CapturedShop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres_connection, "CHUNK_BYTES_MAX", 10_000)
+    shop.sql("CREATE TABLE t (id int PRIMARY KEY, body text)")
+    shop.sql("INSERT INTO t SELECT i, repeat('x', 3000) FROM generate_series(1, 30) i")
+    shop.run("t")
+    assert [row["id"] for row in shop.records("shop.t")] == list(range(1, 31))
+
+
+def test_a_topic_has_one_table(shop: CapturedShop) -> None:
+    shop.sql("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY); INSERT INTO a VALUES (1)")
+    shop.run(CapturedTable("a", into="same"))
+    other = Capture("other", postgres(shop.url, tables=[CapturedTable("b", into="same")], slot=f"{shop.slot}_b"))
+    with pytest.raises(Conflict) as refused:
+        CaptureRun(shop.stem.log, shop.home, other).run(until="idle")
+    assert refused.value.summary == 'topic "same" is written by capture "shop"'
+    assert len(shop.records("same")) == 1
+    shop.sql(f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '{shop.slot}_b'")
+
+
+def test_a_run_of_another_home_does_not_take_the_slot(shop: CapturedShop, tmp_path: Path) -> None:
+    shop.sql("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)")
+    shop.run("a")
+    with shop.background("a"), mainstem.open(tmp_path / "other", upkeep="manual") as stem:
+        shop.wait(lambda: shop.sql(f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{shop.slot}' AND active"))
+        with pytest.raises(Invalid) as refused:
+            CaptureRun(stem.log, stem.home, shop.capture("b")).run(until="idle")
+        shop.sql("INSERT INTO a VALUES (1)")
+        shop.wait(lambda: shop.records("shop.a"))
+    assert refused.value.summary == f'the replication slot "{shop.slot}" is in use'
+
+
+def test_names_that_differ_have_slots_that_differ() -> None:
+    names = ["shop", "Shop", "x.a", "x_a", "x-a", "y" * 80 + "1", "y" * 80 + "2"]
+    source = postgres("postgresql://reader@db/shop", tables=["orders"])
+    slots = [source.slot(name) for name in names]
+    assert len(set(slots)) == len(names)
+    assert all(len(slot) <= 63 for slot in slots)
+    assert slots[0] == "mainstem_shop"
+
+
+def test_a_run_until_idle_of_a_server_that_is_away_is_an_error(shop: CapturedShop) -> None:
+    shop.url = "postgresql://reader@127.0.0.1:1/shop"
+    with pytest.raises(DatabaseUnavailable):
+        shop.run("a")

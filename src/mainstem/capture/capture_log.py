@@ -12,6 +12,7 @@ both are there or neither. A row without a transaction states that nothing happe
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -38,6 +39,7 @@ REJECTED = "topic STRING, key STRING, payload STRING, headers STRING, id STRING,
 # A source may send a transaction over this long; its process's end aborts it at once.
 TIMEOUT = "1 hour"
 KEPT = "30 days"
+_STATE = re.compile(r"mainstem\.capture\.(.+)\.state")
 # Transactions that are streamed and perhaps not visible yet: while a commit waits for a standby, so do nearly all others.
 RECENT = 200_000
 
@@ -65,8 +67,24 @@ def make_topic(log: Log, capture: Capture, captured: CapturedTable, table: Sourc
     except TopicNotFound:
         topic = Topic(log, log.create_topic(wanted))
     _check_key(topic, captured, wanted)
+    _check_owner(log, capture, topic.name)
     _widen(topic, captured, wanted)
     return topic
+
+
+def _check_owner(log: Log, capture: Capture, topic: str) -> None:
+    """A snapshot and a truncate delete the rows of a topic that its table does not have, so a topic has one table."""
+    for name in log.topic_names():
+        owner = _STATE.fullmatch(name)
+        if owner is None or owner[1] == capture.name:
+            continue
+        for key, value in read_state(Topic(log, log.open_topic(name))).items():
+            if key.startswith("table:") and value["settings"]["topic"] == topic:
+                raise Conflict(
+                    f'topic "{topic}" is written by capture "{owner[1]}"',
+                    detail=f'It holds table "{key.partition(":")[2]}" of that capture.',
+                    hint="Give each table a topic of its own: CapturedTable(..., into=...); two topics can be read as one by a union.",
+                )
 
 
 def _check_key(topic: Topic, captured: CapturedTable, wanted: TopicSettings) -> None:

@@ -99,6 +99,8 @@ class CaptureRun:
                     if self._connected(until):
                         break
                 except Unavailable as error:
+                    if until == "idle" and not self._started:
+                        raise
                     self._forget()
                     self._error = summary_of(error)
                     LOGGER.warning('capture "%s" waits: %s', self._capture.name, error.summary)
@@ -205,6 +207,8 @@ class CaptureRun:
             kind, _, table_name = name.partition(":")
             if kind in ("table", "snapshot") and table_name not in self._tables:
                 # Not captured any more; if it is captured again, it is read again.
+                if kind == "table":
+                    self._log.note(f"read:{self._log.state[name]['settings']['topic']}", None)
                 self._log.note(name, None)
         for table in described:
             if table.name in self._tables:

@@ -136,9 +136,9 @@ def slot_facts(session: Session, name: str) -> SlotFacts | None:
     return SlotFacts(int(confirmed or 0), int(held or 0), None if left is None else int(left), invalid, foreign)
 
 
-def foreign_holder(session: Session, slot: str, title: str) -> tuple[int, str] | None:
-    """The process of the server that reads the slot for another program. One of an older run of the same capture is
-    ended."""
+def foreign_holder(session: Session, slot: str, title: str, *, end: bool) -> tuple[int, str] | None:
+    """The process of the server that reads the slot for another program. With `end`, that of an older run of the same
+    capture is ended."""
     row = session.execute(
         "SELECT s.active_pid, a.application_name FROM pg_replication_slots s "
         "LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid WHERE slot_name = %s AND s.active_pid IS NOT NULL",
@@ -148,7 +148,8 @@ def foreign_holder(session: Session, slot: str, title: str) -> tuple[int, str] |
         return None
     pid, application = row
     if application == title:
-        session.execute("SELECT pg_terminate_backend(%s)", [pid])
+        if end:
+            session.execute("SELECT pg_terminate_backend(%s)", [pid])
         return None
     return int(pid), str(application or "")
 

@@ -9,7 +9,9 @@ A commit is streamed before a reader can see it. So what a chunk of a snapshot s
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
 import re
 import select
 import time
@@ -63,6 +65,8 @@ ASK_SECONDS, SILENT_SECONDS_MAX = 5.0, 20.0
 STATUS_SECONDS = 5.0
 # After this long a position that the server has not written yet is not waited for.
 FLUSH_SECONDS = 0.7
+# Rows of a chunk after these bytes are read by the next one.
+CHUNK_BYTES_MAX = 64 << 20
 # A lock that every reader takes; it waits for ALTER TABLE and TRUNCATE.
 LOCK_SECONDS_MAX = 10
 
@@ -119,9 +123,12 @@ class PostgresConnection:
         self._address = source.address
         self._mask = mask
         self._name = source.slot(capture)
-        self._title = f"mainstem {capture}"[:63]
+        # Tells an older run of this home, which may be ended, from a run of another home.
+        owner = hashlib.sha256(os.path.realpath(home).encode()).hexdigest()[:12]
+        self._title = f"mainstem {capture[:40]} {owner}"
         self._by_name = {(one.schema or "public", one.table): one for one in source.all_tables()}
         self._catalog: dict[str, CatalogTable] = {}
+        self._chunk_rows: dict[str, int] = {}
         self._unsettled: list[int] = []
         self._stream_connection: psycopg.Connection[Any] | None = None
         self._stream: PGconn | None = None
@@ -230,6 +237,8 @@ class PostgresConnection:
                 self._session.execute(postgres_outbox_sql())
         self.tables()
         with self._errors():
+            # Before anything is changed: the slot and the publication may be those of another home.
+            self._refuse_foreign(end=False)
             self._publish()
             if (facts := slot_facts(self._session, self._name)) is not None:
                 self._check_own(facts)
@@ -392,7 +401,7 @@ class PostgresConnection:
             if state != errors.ObjectInUse.sqlstate or time.monotonic() > deadline:
                 self._stream_error(said, state)
             with self._errors():
-                self._end_older_run()
+                self._refuse_foreign(end=True)
             time.sleep(0.05)
 
     def _stream_error(self, said: str, state: str = "") -> NoReturn:
@@ -579,6 +588,7 @@ class PostgresConnection:
         catalog = self._catalog[table]
         relation = self._relation(catalog)
         names = [column.name for column in relation.columns]
+        rows = min(rows, self._chunk_rows.get(table, rows))
         return self._read(catalog, relation, catalog.chunk_sql(names, after, rows, where), rows)
 
     def _relation(self, catalog: CatalogTable) -> Relation:
@@ -595,12 +605,17 @@ class PostgresConnection:
             # Before the snapshot: to an older snapshot a table that is truncated or rewritten afterwards is empty.
             self._lock(catalog)
             following, running = self._snapshot()
-            values = copy_columns(self._session, statement, len(names))
+            # Rows that are asked for by their keys are few, and all of them are needed.
+            bytes_max = CHUNK_BYTES_MAX if rows is not None else None
+            values, cut = copy_columns(self._session, statement, len(names), bytes_max)
             row = self._session.execute("SELECT pg_current_wal_insert_lsn()::text, clock_timestamp()").fetchone()
         assert row is not None
         count = len(values[0]) if values else 0
         last = None
-        if count == rows:
+        if cut:
+            # Of such large rows the next chunk has no more than these.
+            self._chunk_rows[catalog.table.name] = count
+        if count == rows or cut:
             places = [names.index(one) for one in catalog.table.key]
             last = tuple(values[place][-1].as_py().decode() for place in places)
         arrays = {}
@@ -733,7 +748,7 @@ class PostgresConnection:
                 except errors.ObjectInUse as error:
                     if not in_use or time.monotonic() > deadline:
                         raise unreachable(self._address, error) from error
-                    self._end_older_run()
+                    self._refuse_foreign(end=True)
                     time.sleep(0.05)
             if publication_tables(self._session, self._name) is not None:
                 statement = sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(self._name))
@@ -746,9 +761,10 @@ class PostgresConnection:
                         'the publication of capture "%s" stays, its owner can remove it: %s;', self._capture, shown
                     )
 
-    def _end_older_run(self) -> None:
-        """End the reader of the slot if it is an older run of this capture; its appends are fenced already."""
-        if holder := foreign_holder(self._session, self._name, self._title):
+    def _refuse_foreign(self, *, end: bool) -> None:
+        """Raise `Invalid` if another program reads the slot. With `end` an older run of this capture is ended; its appends
+        are fenced already."""
+        if holder := foreign_holder(self._session, self._name, self._title, end=end):
             raise Invalid(
                 f'the replication slot "{self._name}" is in use',
                 detail=f"Process {holder[0]} of the server reads it, as {holder[1]!r}; it is not of this capture.",
@@ -773,8 +789,10 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _PARSE = csv.ParseOptions(delimiter="\t", quote_char=False, double_quote=False, ignore_empty_lines=False)
 
 
-def copy_columns(session: psycopg.Connection[Any], statement: sql.Composed, count: int) -> list[pa.BinaryArray]:
-    """The columns of a query, as text. COPY sends them at a fraction of a query's cost; its rows are taken from libpq, since
+def copy_columns(
+    session: psycopg.Connection[Any], statement: sql.Composed, count: int, bytes_max: int | None = None
+) -> tuple[list[pa.BinaryArray], bool]:
+    """The columns of a query, as text, and whether rows after `bytes_max` were left out. COPY sends them at a fraction of a query's cost; its rows are taken from libpq, since
     each step of psycopg's own loop costs more than the row."""
     connection = session.pgconn
     # Not exec_(): a call of libpq that waits would stop all threads of the process.
@@ -783,11 +801,15 @@ def copy_columns(session: psycopg.Connection[Any], statement: sql.Composed, coun
     failed: PGresult | None = None
     if result is not None and result.status != pq.ExecStatus.COPY_OUT:
         failed = result
-    rows = []
+    rows: list[bytes] = []
+    total, cut = 0, False
     while failed is None:
         size, row = connection.get_copy_data(1)
         if size > 0:
-            rows.append(bytes(row))
+            cut = cut or (bytes_max is not None and total >= bytes_max)
+            if not cut:
+                rows.append(bytes(row))
+                total += size
         elif size == 0:
             _wait_for_input(connection)
         else:
@@ -797,7 +819,7 @@ def copy_columns(session: psycopg.Connection[Any], statement: sql.Composed, coun
             failed = result
     if failed is not None:
         raise errors.error_from_result(failed)
-    return parse_copy(b"".join(rows), count)
+    return parse_copy(b"".join(rows), count), cut
 
 
 def _next_result(connection: PGconn) -> PGresult | None:

@@ -6,6 +6,7 @@ slot is created by the first run and removed only by `capture drop`. Nothing els
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,9 @@ from mainstem.log.rows.schema_ddl import schema_from_ddl
 from mainstem.postgres_address import PostgresAddress
 
 __all__ = ["PostgresSource", "postgres"]
+
+# The name of a slot has 63 letters; the others are the prefix and a hash.
+SLOT_LETTERS_MAX = 45
 
 
 @checked_call
@@ -93,7 +97,13 @@ class PostgresSource:
 
     def slot(self, capture: str) -> str:
         """The name of the slot and the publication."""
-        return self.given_slot or f"mainstem_{re.sub('[^a-z0-9]', '_', capture.lower())}"[:63]
+        if self.given_slot is not None:
+            return self.given_slot
+        safe = re.sub("[^a-z0-9_]", "_", capture.lower())[:SLOT_LETTERS_MAX]
+        if safe == capture:
+            return f"mainstem_{safe}"
+        # Names that differ must not share a slot: each would miss what the other reads.
+        return f"mainstem_{safe}_{hashlib.sha256(capture.encode()).hexdigest()[:8]}"
 
     def all_tables(self) -> tuple[CapturedTable, ...]:
         """The captured tables, and that of the outbox."""
