@@ -31,7 +31,7 @@ from tests.waiting import wait_until
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, v text)"
 # A capture in a process of its own; its largest size in KiB.
 MEASURED = """
-import resource, sys
+import re, sys
 import mainstem
 from mainstem import Capture
 from mainstem.capture import postgres
@@ -39,7 +39,7 @@ from mainstem.capture.capture_run import CaptureRun
 home, slot = sys.argv[1:]
 capture = Capture("shop", postgres(sys.stdin.readline().strip(), tables=["t"], slot=slot))
 CaptureRun(mainstem.open(home, upkeep="manual").log, home, capture).run(until="idle")
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
 """
 
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mainstem.errors import InvalidRows
@@ -39,6 +39,8 @@ def through_sqlite(name: str, column: pa.Array) -> list[object]:
 
 @given(NAMES, COLUMNS)
 def test_a_column_comes_back_as_it_was(name: str, column: pa.Array) -> None:
+    # The table of this test has a column n, and SQLite's names have no case.
+    assume(name.lower() != "n")
     for given_column in (column, column.slice(1), pa.concat_arrays([column, column]).slice(1)):
         found = through_sqlite(name, given_column)
         again = arrow_column(found, column.type)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal
 from mainstem.arguments import INTEGER_MAX, checked_calls, show_value, type_name
 from mainstem.durations import Duration, duration_us
 from mainstem.errors import Invalid, did_you_mean
-from mainstem.log.record import ORIGIN
 from mainstem.names import check_name
 
 if TYPE_CHECKING:
@@ -61,7 +60,6 @@ class Flow:
                 detail=f"It is {str(self.rows)[:200]}.",
                 hint='Give a streaming DataFrame: stem.topic("...").stream().',
             )
-        object.__setattr__(self, "rows", _without_origin(self.rows))
         for needed in ("name", "kind", "accept", "writer"):
             if not hasattr(self.into, needed):
                 raise Invalid(
@@ -116,13 +114,3 @@ class Flow:
 def _thing(value: object) -> str:
     kind = getattr(value, "kind", "")
     return f'{kind} "{getattr(value, "name", "")}"' if kind else type_name(value)
-
-
-def _without_origin(rows: DataFrame) -> DataFrame:
-    """Captured rows without the column that says where they come from; no sink takes it."""
-    for field in rows.schema:
-        # A struct has names; its type alone is compared, so that Spark is not imported here.
-        names = getattr(field.dataType, "names", None)
-        if field.name == "origin" and names == [one.name for one in ORIGIN]:
-            return rows.drop("origin")
-    return rows

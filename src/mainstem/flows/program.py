@@ -35,6 +35,7 @@ from mainstem.flows.packed_query import BUILT_FROM, columnar_query, packed_query
 from mainstem.flows.real_time import check_cores, check_real_time
 from mainstem.flows.staged_batches import query_rows, stage_operators, stages_of
 from mainstem.log.log import Log
+from mainstem.log.record import ORIGIN
 from mainstem.operators.stage.stage import BatchStages, Stage
 from mainstem.spark.build import NEVER_IDLE, Build, Leaf
 from mainstem.spark.checkpoint.flow_store import FlowStore
@@ -539,7 +540,17 @@ def _iterate_flows(flows: Flows, stem: Mainstem) -> Iterable[Flow]:
                     detail=f"It is {str(flow)[:200]}.",
                     hint="Write: yield Flow(rows, into=sink).",
                 )
-            yield flow
+            yield replace(flow, rows=_without_origin(flow.rows))
+
+
+def _without_origin(rows: DataFrame) -> DataFrame:
+    """Captured rows without the column that says where they come from; no sink takes it."""
+    for field in rows.schema:
+        # A struct has names; its type alone is compared, so that Spark is not imported here.
+        names = getattr(field.dataType, "names", None)
+        if field.name == "origin" and names == [one.name for one in ORIGIN]:
+            return rows.drop("origin")
+    return rows
 
 
 def _check_columns_once(names: Sequence[str], flow: str) -> None:
