@@ -288,6 +288,7 @@ def test_it_is_woken_by_a_segment_s_worth_of_appends(tmp_path: Path, monkeypatch
         return made
 
     monkeypatch.setattr(topic_upkeep, "seal", noted)
+    before = set(threading.enumerate())
     with background(tmp_path / "home") as stem:
         topic = stem.create_topic("orders", schema=SCHEMA, key="k", segment_bytes_max=20_000)
         for number in range(20):
@@ -295,7 +296,7 @@ def test_it_is_woken_by_a_segment_s_worth_of_appends(tmp_path: Path, monkeypatch
         assert done.wait(SECONDS_MAX)
         assert sealed_by[0] == "mainstem-upkeep"
         assert len(shown(topic)) == 2000
-    assert not [thread for thread in threading.enumerate() if thread.name == "mainstem-upkeep"]
+    assert not [thread for thread in set(threading.enumerate()) - before if thread.name == "mainstem-upkeep"]
 
 
 def test_it_comes_by_every_so_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ManualClock) -> None:

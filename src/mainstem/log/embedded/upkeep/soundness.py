@@ -162,8 +162,13 @@ def _verify_segment(
             offset = header.base_offset
         if offset < until:
             report.add(number, missing_records(partition.title, segment.path, offset, until))
-        elif not damaged and not SegmentIndex(partition.files, name.index_path(partition.folder)).sound(
-            segment, position, growing=active
+        # After the published one, a writer is about to write blocks and entries.
+        elif (
+            not damaged
+            and name <= (head.segment, head.epoch)
+            and not SegmentIndex(partition.files, name.index_path(partition.folder)).sound(
+                segment, position, growing=active
+            )
         ):
             report.problems.append(Problem(number, name.index_path(partition.folder), "the index is damaged"))
         report.bytes += size
