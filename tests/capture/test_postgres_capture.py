@@ -11,7 +11,7 @@ import pytest
 
 import mainstem
 from mainstem import Capture, Conflict, DatabaseUnavailable, Invalid, PositionLost
-from mainstem.capture import CapturedTable, postgres
+from mainstem.capture import CapturedTable, postgres, snapshots
 from mainstem.capture.capture_run import CaptureRun
 from mainstem.capture.capture_status import StatusFile
 from mainstem.capture.postgresql import postgres_connection
@@ -21,6 +21,12 @@ CUSTOMERS = """
 CREATE TABLE customers (id int PRIMARY KEY, first_name text, last_name text, email text);
 INSERT INTO customers VALUES (1001, 'Sally', 'Thomas', 'sally.thomas@acme.com'), (1002, 'George', 'Bailey', 'gbailey@foobar.com'),
     (1003, 'Edward', 'Walker', 'ed@walker.com'), (1004, 'Anne', 'Kretchmar', 'annek@noanswer.org')
+"""
+
+
+PARTITIONED = """
+CREATE TABLE t (id int PRIMARY KEY) PARTITION BY RANGE (id);
+CREATE TABLE u PARTITION OF t FOR VALUES FROM (0) TO (9)
 """
 
 
@@ -180,6 +186,11 @@ def test_settings_of_a_table(shop: CapturedShop) -> None:
         ("CREATE TABLE t (id int PRIMARY KEY)", [CapturedTable("t", before="row")],
          'table "t" is captured with before="row", but the WAL does not have its old rows'),
         ("CREATE TABLE t (id int PRIMARY KEY)", [CapturedTable("t", masked="x")], 'table "t" has no column "x"'),
+        ("CREATE UNLOGGED TABLE t (id int PRIMARY KEY)", ["t"], 'table "t" is unlogged or temporary'),
+        ("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u () INHERITS (t)", ["t"],
+         'table "t" has children that inherit from it'),
+        (f"{PARTITIONED}; ALTER TABLE t REPLICA IDENTITY FULL", ["t"],
+         'partition "u" of table "t" has another REPLICA IDENTITY than the table'),
         ("CREATE TABLE t (id int PRIMARY KEY)", [CapturedTable("t", masked="id")],
          'key column "id" of table "t" cannot be masked'),
     ],
@@ -393,3 +404,29 @@ def test_a_run_until_idle_of_a_server_that_is_away_is_an_error(shop: CapturedSho
     shop.url = "postgresql://reader@127.0.0.1:1/shop"
     with pytest.raises(DatabaseUnavailable):
         shop.run("a")
+
+
+def test_a_position_that_is_no_longer_kept_is_lost(shop: CapturedShop) -> None:
+    shop.sql("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
+    shop.run("t")
+    # As the topic is when its retention has passed while nothing was captured.
+    shop.stem.delete_topic("mainstem.capture.shop.transactions")
+    shop.sql("DELETE FROM t WHERE id = 1")
+    with pytest.raises(PositionLost):
+        shop.run("t")
+    shop.run("t", when_lost="snapshot")
+    assert shop.replay("shop.t") == shop.rows("t")
+
+
+def test_a_condition_that_fails_on_a_later_row_ends_no_run(
+    shop: CapturedShop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(snapshots, "CHUNK_ROWS", 3)
+    shop.sql("CREATE TABLE t (id int PRIMARY KEY, n int); INSERT INTO t SELECT i, 10 - i FROM generate_series(1, 10) i")
+    shop.run("t")
+    before = len(shop.records("shop.t"))
+    StatusFile(shop.home, "shop").request("snapshot", tables=["t"], where="1 / n >= 0")
+    shop.run("t")
+    shop.run("t")
+    assert len(shop.records("shop.t")) == before + 9
+    assert "division by zero" in caplog.text

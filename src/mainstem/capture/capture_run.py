@@ -37,6 +37,7 @@ from mainstem.capture.source import (
     TableChanged,
     TableMoved,
     Truncated,
+    lost_position,
 )
 from mainstem.crash_points import reach
 from mainstem.errors import Invalid, PositionLost, Unavailable, summary_of
@@ -77,7 +78,6 @@ class CaptureRun:
         self._store = RowStore(Path(home, "captures", capture.name, "rows.sqlite"))
         self._files = StatusFile(home, capture.name)
         self._tables = {one.name: one for one in capture.source.tables}
-        self._described: dict[str, SourceTable] = {}
         # Keys and changes of each table in the open transaction of the log, and the tables that it truncated before them.
         self._pending: dict[str, list[tuple[pa.RecordBatch, pa.Array]]] = {}
         self._emptied: set[str] = set()
@@ -186,10 +186,16 @@ class CaptureRun:
         self._log.producer.run.check()
         described = connection.tables()
         known = self._log.position
+        source = self._log.state.get("source")
         lost = False
-        if known is not None:
+        if known is not None or source is not None:
             try:
-                connection.check_position(known, self._log.state.get("source") or {}, self._log.appended)
+                if known is None:
+                    # It was noted with the source; a capture that did not run for so long has none to be compared.
+                    raise lost_position(
+                        self._capture.name, self._capture.source.shown, "its last position", "it is no longer kept"
+                    )
+                connection.check_position(known, source or {}, self._log.appended)
             except PositionLost as error:
                 if not self._capture.snapshot_when_lost:
                     raise
@@ -234,7 +240,6 @@ class CaptureRun:
             changed = "its settings changed"
         topic = self._log.make_topic(captured, table)
         self._store.catch_up(table.name, topic)
-        self._described[table.name] = table
         self._log.note(f"table:{table.name}", self._describe(table))
         if reason or changed:
             snapshots.request(table.name, reason or changed)
@@ -368,7 +373,7 @@ class CaptureRun:
                     keys[number - 1] if kinds[number] == "insert" and number and kinds[number - 1] == "delete" else one
                 )
                 names = [name for name, mask in changes.unchanged.items() if mask[number]]
-                found = self._former(changes, former, one, last, names, values, columns, connection, number)
+                found = self._former(changes, former, last, names, values, columns, connection, number)
                 if found is None:
                     kept[number] = False
                     continue
@@ -381,7 +386,7 @@ class CaptureRun:
         return kept
 
     def _former(
-        self, changes: Changes, former: str, key: str, last: Mapping[str, int], names: list[str],
+        self, changes: Changes, former: str, last: Mapping[str, int], names: list[str],
         values: Mapping[str, list[Any]], columns: Mapping[str, pa.Array], connection: SourceConnection, number: int,
     ) -> dict[str, Any] | None:  # fmt: skip
         if former in last:
@@ -423,7 +428,6 @@ class CaptureRun:
             raise changed_key(self._tables[table.name], before["key"], table.key)
         reason = self._changed_reason(table, before)
         self._log.make_topic(self._tables[table.name], table)
-        self._described[table.name] = table
         self._log.note(f"table:{table.name}", self._describe(table))
         if reason:
             snapshots.request(table.name, reason)

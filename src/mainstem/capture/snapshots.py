@@ -20,6 +20,7 @@ The progress of a table is a part of the capture's state, committed with each ch
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -28,11 +29,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mainstem.capture.capture_log import CaptureLog
-from mainstem.capture.source import Changes, Chunk, SourceConnection, SourceTransaction, origin_array
+from mainstem.capture.source import Changes, Chunk, SourceConnection, SourceTransaction, TableMoved, origin_array
 from mainstem.crash_points import reach
-from mainstem.errors import Unavailable, summary_of
+from mainstem.errors import MainstemError, Unavailable, summary_of
 
 __all__ = ["Snapshots", "aligned", "live_keys"]
+
+LOGGER = logging.getLogger("mainstem.capture")
 
 CHUNK_ROWS = 20_000
 # Keys in one statement.
@@ -127,7 +130,10 @@ class Snapshots:
             table = next(iter(self.pending), None)
             if table is None or self.paused or self._waits_for_stream(table) or self._waits_for_earlier():
                 return False
-            self._chunk = table, *self._read(table)
+            read = self._read(table)
+            if read is None:
+                return True
+            self._chunk = table, *read
             reach("capture_chunk_read")
         table, chunk, absent = self._chunk
         if not self._connection.has_reached(chunk.position):
@@ -136,13 +142,25 @@ class Snapshots:
         self._chunk = None
         return True
 
-    def _read(self, table: str) -> tuple[Chunk, pa.RecordBatch | None]:
+    def _read(self, table: str) -> tuple[Chunk, pa.RecordBatch | None] | None:
+        """The next rows; None if the source refuses the condition of a request, which is then dropped."""
         progress = self.progress(table)
         assert progress is not None
         if "keys" in progress:
             return self._connection.read_keys(table, [tuple(key) for key in progress["keys"][:CHUNK_KEYS]])
         after = None if progress["after"] is None else tuple(progress["after"])
-        return self._connection.read_chunk(table, after, CHUNK_ROWS, progress["where"]), None
+        try:
+            return self._connection.read_chunk(table, after, CHUNK_ROWS, progress["where"]), None
+        except (MainstemError, TableMoved):
+            raise
+        except Exception as error:
+            if progress["where"] is None:
+                raise
+            # It fails on some row; kept, it would end this run and every later one.
+            said = summary_of(error).splitlines()[0]
+            LOGGER.warning('the snapshot of "%s" where %s is given up: %s', table, progress["where"], said)
+            self._log.note(f"snapshot:{table}", None)
+            return None
 
     def _waits_for_stream(self, table: str) -> bool:
         """Whether the stream may still have rows that the table lost without an event, with a partition or when it was made

@@ -26,6 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from mainstem.capture.captured_table import CapturedTable
+from mainstem.errors import PositionLost
 from mainstem.log.record import ORIGIN
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "TableChanged",
     "TableMoved",
     "Truncated",
+    "lost_position",
     "origin_array",
 ]
 
@@ -278,4 +280,14 @@ def origin_array(
     return pa.StructArray.from_arrays(
         [positions, transactions, numbers, committed_at, pa.repeat(pa.scalar(snapshot), len(positions))],
         fields=list(ORIGIN),
+    )
+
+
+def lost_position(capture: str, source: str, position: str, why: str) -> PositionLost:
+    """The error of a source that may lack changes after a position."""
+    return PositionLost(
+        f'capture "{capture}" cannot continue after {position} of "{source}"',
+        detail=f"There {why}. Changes after that position may be missing.",
+        hint='Read the tables again: Capture(..., when_lost="snapshot"). What is in the topics stays.',
+        position=position,
     )

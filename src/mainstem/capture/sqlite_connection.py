@@ -36,11 +36,12 @@ from mainstem.capture.source import (
     SourceTable,
     SourceTransaction,
     TableChanged,
+    lost_position,
     origin_array,
 )
 from mainstem.capture.sqlite_triggers import EVENTS, Names, Shape, outbox_shape, quoted, read_shape, trigger_sql
 from mainstem.capture.sqlite_types import Unfit, arrow_array, arrow_type, decode_text
-from mainstem.errors import DatabaseUnavailable, Invalid, NotFound, PositionLost
+from mainstem.errors import DatabaseUnavailable, Invalid, NotFound
 from mainstem.log.record import HEADERS
 from mainstem.log.rows.row_errors import format_value
 
@@ -392,12 +393,7 @@ class SqliteConnection:
         return [known.get(name) if self._current.get(name) == 0 else self._current_shape(name) for name in names]
 
     def _lost(self, position: str, why: str) -> NoReturn:
-        raise PositionLost(
-            f'capture "{self._capture}" cannot continue after change {position} of "{self._path}"',
-            detail=f"There {why}. Changes after that position may be missing.",
-            hint='Read the tables again: Capture(..., when_lost="snapshot"). What is in the topics stays.',
-            position=position,
-        )
+        raise lost_position(self._capture, str(self._path), f"change {position}", why)
 
     # The stream
 

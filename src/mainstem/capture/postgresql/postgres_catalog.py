@@ -378,7 +378,7 @@ def read_table(
     )
     types = read_types(session, [column.type_and_modifier for column in columns])
     if check:
-        _check_table(session, captured, columns, key, identity, may_read=may_read)
+        _check_table(session, captured, oid, columns, key, identity, may_read=may_read)
     described = tuple(
         SourceColumn(
             column.name,
@@ -397,8 +397,8 @@ def read_table(
 
 
 def _check_table(
-    session: Session, captured: CapturedTable, columns: Sequence[CatalogColumn], key: Sequence[str], identity: str,
-    *, may_read: bool,
+    session: Session, captured: CapturedTable, oid: int, columns: Sequence[CatalogColumn], key: Sequence[str],
+    identity: str, *, may_read: bool,
 ) -> None:  # fmt: skip
     quoted = (
         sql.SQL("{}.{}")
@@ -412,6 +412,7 @@ def _check_table(
             detail="A snapshot reads the table. Nothing was changed.",
             hint=f"As its owner: GRANT SELECT ON {quoted} TO {sql.Identifier(user).as_string(None)};",
         )
+    _check_storage(session, captured, oid)
     if not key or identity == "n":
         raise Invalid(
             f'table "{captured.name}" has no key',
@@ -449,6 +450,38 @@ def _check_table(
             f'column "{taken[0]}" of table "{captured.name}" has a reserved name',
             detail=f'Rows of a captured topic have a column "{taken[0]}" of their own.',
             hint="Capture the other columns: CapturedTable(..., columns=[...]); or rename it in the database.",
+        )
+
+
+def _check_storage(session: Session, captured: CapturedTable, oid: int) -> None:
+    """Raise `Invalid` if the WAL has not all rows that a reader of the table sees, or not as the table itself does."""
+    row = session.execute(
+        "SELECT c.relpersistence, c.relkind, (SELECT i.inhrelid::regclass::text FROM pg_inherits i WHERE i.inhparent = c.oid "
+        "LIMIT 1), (SELECT p.oid::regclass::text FROM pg_partition_tree(c.oid) t JOIN pg_class p ON p.oid = t.relid "
+        "WHERE t.isleaf AND p.relreplident <> c.relreplident AND c.relkind = 'p' LIMIT 1) FROM pg_class c WHERE c.oid = %s",
+        [oid],
+    ).fetchone()
+    assert row is not None
+    persistence, kind, child, part = row
+    if persistence != "p":
+        raise Invalid(
+            f'table "{captured.name}" is unlogged or temporary',
+            detail="Its changes are not in the WAL. Nothing was changed.",
+            hint=f"ALTER TABLE {captured.name} SET LOGGED;",
+        )
+    if kind == "r" and child is not None:
+        raise Invalid(
+            f'table "{captured.name}" has children that inherit from it',
+            detail=f'A reader sees the rows of "{child}" too, but their changes are in the WAL as those of another table. '
+            "Nothing was changed.",
+            hint="Capture each child as a table of its own, or make it a partitioned table.",
+        )
+    if part is not None:
+        raise Invalid(
+            f'partition "{part}" of table "{captured.name}" has another REPLICA IDENTITY than the table',
+            detail="PostgreSQL writes old rows as the partition says, and would refuse some changes of the application. "
+            "Nothing was changed.",
+            hint=f"ALTER TABLE {part} REPLICA IDENTITY ...; as the table has it.",
         )
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import re
 import select
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +23,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import psycopg
 import pyarrow as pa
 from psycopg import errors, pq, sql
-from pyarrow import csv
 
 from mainstem.capture.captured_table import CapturedTable, changed_key
 from mainstem.capture.outbox_table import OUTBOX, postgres_outbox_sql
@@ -42,18 +40,19 @@ from mainstem.capture.postgresql.postgres_catalog import (
     signatures,
     slot_facts,
 )
+from mainstem.capture.postgresql.postgres_copy import copy_columns
 from mainstem.capture.postgresql.postgres_types import SESSION_OPTIONS, Unrepresentable, arrow_array
-from mainstem.capture.source import Event, Health, Reached, SourceTable, TableMoved
+from mainstem.capture.source import Event, Health, Reached, SourceTable, TableMoved, lost_position
 from mainstem.clock import SystemClock
-from mainstem.errors import DatabaseUnavailable, Invalid, PositionLost
+from mainstem.errors import DatabaseUnavailable, Invalid
 from mainstem.postgres_address import is_lost, unreachable
 
 if TYPE_CHECKING:
-    from psycopg.pq.abc import PGconn, PGresult
+    from psycopg.pq.abc import PGconn
 
     from mainstem.capture.postgresql.postgres_source import PostgresSource
 
-__all__ = ["PostgresConnection", "copy_columns", "parse_copy", "parse_lsn"]
+__all__ = ["PostgresConnection", "parse_lsn"]
 
 LOGGER = logging.getLogger("mainstem.capture")
 
@@ -350,12 +349,7 @@ class PostgresConnection:
                 yield (show_lsn(int.from_bytes(body[9:17], "big")), transaction), oids
 
     def _lost(self, position: str, why: str) -> NoReturn:
-        raise PositionLost(
-            f'capture "{self._capture}" cannot continue after {position} of "{self._address.shown}"',
-            detail=f"There {why}. Changes after that position may be missing.",
-            hint='Read the tables again: Capture(..., when_lost="snapshot"). What is in the topics stays.',
-            position=position,
-        )
+        raise lost_position(self._capture, self._address.shown, position, why)
 
     # The stream
 
@@ -781,88 +775,3 @@ def _text_of(value: object) -> str:
     if isinstance(value, bool):
         return "t" if value else "f"
     return f"\\x{value.hex()}" if isinstance(value, bytes) else str(value)
-
-
-_ESCAPES = {b"\\b": b"\b", b"\\f": b"\f", b"\\n": b"\n", b"\\r": b"\r", b"\\t": b"\t", b"\\v": b"\v", b"\\\\": b"\\"}
-_ESCAPED = re.compile(rb"\\[bfnrtv\\]")
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_PARSE = csv.ParseOptions(delimiter="\t", quote_char=False, double_quote=False, ignore_empty_lines=False)
-
-
-def copy_columns(
-    session: psycopg.Connection[Any], statement: sql.Composed, count: int, bytes_max: int | None = None
-) -> tuple[list[pa.BinaryArray], bool]:
-    """The columns of a query, as text, and whether rows after `bytes_max` were left out. COPY sends them at a fraction of a query's cost; its rows are taken from libpq, since
-    each step of psycopg's own loop costs more than the row."""
-    connection = session.pgconn
-    # Not exec_(): a call of libpq that waits would stop all threads of the process.
-    connection.send_query(sql.SQL("COPY ({}) TO STDOUT").format(statement).as_bytes(session))
-    result = _next_result(connection)
-    failed: PGresult | None = None
-    if result is not None and result.status != pq.ExecStatus.COPY_OUT:
-        failed = result
-    rows: list[bytes] = []
-    total, cut = 0, False
-    while failed is None:
-        size, row = connection.get_copy_data(1)
-        if size > 0:
-            cut = cut or (bytes_max is not None and total >= bytes_max)
-            if not cut:
-                rows.append(bytes(row))
-                total += size
-        elif size == 0:
-            _wait_for_input(connection)
-        else:
-            break
-    while (result := _next_result(connection)) is not None:
-        if result.status != pq.ExecStatus.COMMAND_OK:
-            failed = result
-    if failed is not None:
-        raise errors.error_from_result(failed)
-    return parse_copy(b"".join(rows), count), cut
-
-
-def _next_result(connection: PGconn) -> PGresult | None:
-    while connection.flush():
-        _wait_for_input(connection)
-    while connection.is_busy():
-        _wait_for_input(connection)
-    return connection.get_result()
-
-
-def _wait_for_input(connection: PGconn) -> None:
-    waiting = select.poll()
-    waiting.register(connection.socket, select.POLLIN)
-    waiting.poll()
-    connection.consume_input()
-
-
-def parse_copy(data: bytes, count: int) -> list[pa.BinaryArray]:
-    """The columns of what COPY sent.
-
-    >>> [column.to_pylist() for column in parse_copy(b"1\\ta\\\\\\\\b\\n2\\t\\\\N\\n", 2)]
-    [[b'1', b'2'], [b'a\\\\b', None]]
-    """
-    if not data:
-        return [pa.array([], pa.binary())] * count
-    if data.count(b"\\") == data.count(b"\\N") and not data.startswith(_BYTE_ORDER_MARK):
-        # Nothing is escaped, and each \\N is a null.
-        names = [str(number) for number in range(count)]
-        table = csv.read_csv(
-            pa.BufferReader(data),
-            csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=names),
-            _PARSE,
-            csv.ConvertOptions(
-                column_types=dict.fromkeys(names, pa.binary()), null_values=["\\N"], strings_can_be_null=True,
-                check_utf8=False,
-            ),
-        )  # fmt: skip
-        return [column.combine_chunks() for column in table.columns]
-    rows = [line.split(b"\t") for line in data[:-1].split(b"\n")]
-    return [pa.array(map(_unescape, values), pa.binary()) for values in zip(*rows, strict=True)]
-
-
-def _unescape(value: bytes) -> bytes | None:
-    if b"\\" not in value:
-        return value
-    return None if value == b"\\N" else _ESCAPED.sub(lambda found: _ESCAPES[found[0]], value)

@@ -30,7 +30,7 @@ import pyarrow.types as kinds
 from confluent_kafka import Message
 
 from mainstem.errors import Invalid, MainstemError, summary_of
-from mainstem.log.kafka.kafka_messages import Outgoing, Unreadable, records_of, without
+from mainstem.log.kafka.kafka_messages import Outgoing, RowPerMessage, Unreadable, records_of, without
 from mainstem.log.record import CHANGE, is_origin
 from mainstem.log.rows.plain_values import NotAValue, Reader, json_reader, parse_json
 from mainstem.log.rows.python_rows import array_of
@@ -60,7 +60,7 @@ _Types = Mapping[str, Mapping[str, Any]]
 _UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError, NotAValue, MainstemError)
 
 
-class DebeziumCodec:
+class DebeziumCodec(RowPerMessage):
     """Envelopes of changes, one for each row."""
 
     def messages(self, rows: CheckedRows) -> list[Outgoing]:
@@ -101,21 +101,6 @@ class DebeziumCodec:
             pa.StructArray.from_arrays(arrays, fields=list(kept.type)),
             [Unreadable(messages[number], reason) for number, reason in sorted(bad.items())],
         )
-
-    def first_row(self, message: int) -> int:
-        return message
-
-    def message_of(self, row: int) -> int:
-        return row
-
-    def message_after(self, row: int) -> int:
-        return row
-
-    def row_range(self, first: int, end: int, rows: CheckedRows | None) -> tuple[int, int]:
-        return first, end
-
-    def rows_between(self, message: Message, offset: int, end: int) -> int:
-        return int(end - message.offset())
 
 
 def _arrays(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> list[pa.Array]:

@@ -24,7 +24,15 @@ from confluent_kafka import Message
 
 from mainstem.errors import Invalid, MainstemError, summary_of
 from mainstem.log.kafka.debezium_codec import DebeziumCodec
-from mainstem.log.kafka.kafka_messages import Outgoing, Unreadable, outgoing, records_of, time_of, without
+from mainstem.log.kafka.kafka_messages import (
+    Outgoing,
+    RowPerMessage,
+    Unreadable,
+    outgoing,
+    records_of,
+    time_of,
+    without,
+)
 from mainstem.log.record import CHANGE, HEADERS, record_array
 from mainstem.log.rows.column_types import SCALARS
 from mainstem.log.rows.plain_values import (
@@ -344,8 +352,8 @@ class Values(Protocol):
     ) -> tuple[pa.RecordBatch, list[tuple[int, str]]]: ...
 
 
-class RowCodec:
-    """One row per message, so a row's offset is its message's."""
+class RowCodec(RowPerMessage):
+    """Values of one row, in any form."""
 
     def __init__(self, values: Values) -> None:
         self._values = values
@@ -364,21 +372,6 @@ class RowCodec:
         kept = without(pa.RecordBatch.from_arrays([record], names=["record"]), numbers)
         unreadable = [Unreadable(messages[number], reason) for number, reason in bad]
         return without(columns, numbers), kept.column("record"), unreadable
-
-    def first_row(self, message: int) -> int:
-        return message
-
-    def message_of(self, row: int) -> int:
-        return row
-
-    def message_after(self, row: int) -> int:
-        return row
-
-    def row_range(self, first: int, end: int, rows: CheckedRows | None) -> tuple[int, int]:
-        return first, end
-
-    def rows_between(self, message: Message, offset: int, end: int) -> int:
-        return int(end - message.offset())
 
 
 _CODECS: dict[str, KafkaCodec] = {

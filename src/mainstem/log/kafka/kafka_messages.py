@@ -26,6 +26,7 @@ __all__ = [
     "CHANGE_HEADER",
     "OWN_HEADERS",
     "Outgoing",
+    "RowPerMessage",
     "TRANSACTION_HEADER",
     "Unreadable",
     "outgoing",
@@ -109,3 +110,22 @@ def without(rows: pa.RecordBatch, dropped: Sequence[int]) -> pa.RecordBatch:
     keep = np.ones(rows.num_rows, np.bool_)
     keep[list(dropped)] = False
     return pc.filter(rows, pa.array(keep)) if dropped else rows
+
+
+class RowPerMessage:
+    """The offsets of a codec with one row per message: a row's offset is its message's."""
+
+    def first_row(self, message: int) -> int:
+        return message
+
+    def message_of(self, row: int) -> int:
+        return row
+
+    def message_after(self, row: int) -> int:
+        return row
+
+    def row_range(self, first: int, end: int, rows: CheckedRows | None) -> tuple[int, int]:
+        return first, end
+
+    def rows_between(self, message: Message, offset: int, end: int) -> int:
+        return int(end - message.offset())
