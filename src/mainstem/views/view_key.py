@@ -10,10 +10,10 @@ import pyarrow as pa
 from mainstem.arguments import text
 from mainstem.errors import Invalid, InvalidRows
 from mainstem.log.record import record_array, record_schema
+from mainstem.log.rows.merged_rows import normal_key
 from mainstem.log.rows.python_rows import array_of
 from mainstem.log.rows.row_errors import format_value
 from mainstem.log.rows.schema_ddl import type_to_ddl
-from mainstem.views.merge_batch import normal_key
 from mainstem.views.sqlite.sqlite_columns import stored_values
 
 __all__ = ["change_rows", "key_columns", "stored_key"]

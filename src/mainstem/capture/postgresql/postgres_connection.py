@@ -45,7 +45,7 @@ from mainstem.capture.postgresql.postgres_types import SESSION_OPTIONS, Unrepres
 from mainstem.capture.source import Event, Health, Reached, SourceTable, TableMoved, lost_position
 from mainstem.clock import SystemClock
 from mainstem.errors import DatabaseUnavailable, Invalid
-from mainstem.postgres_address import is_lost, unreachable
+from mainstem.postgres.postgres_address import is_lost, unreachable
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn

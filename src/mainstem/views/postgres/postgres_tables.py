@@ -19,7 +19,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from mainstem.views.postgres.postgres_columns import (
+from mainstem.names import quote_name
+from mainstem.postgres.postgres_columns import (
     cast_sent,
     comparable,
     encode_column,
@@ -29,9 +30,8 @@ from mainstem.views.postgres.postgres_columns import (
     unfit,
     wire_type,
 )
-from mainstem.views.postgres.postgres_pool import Encoded
+from mainstem.postgres.postgres_pool import Encoded
 from mainstem.views.sql.sql_tables import SqlConnection, SqlTables, list_columns
-from mainstem.views.sqlite.sqlite_columns import quote_name
 from mainstem.views.view_key import key_columns
 
 __all__ = ["DELETES", "NAME_BYTES_MAX", "PostgresTables", "UPSERTS", "plain_view"]
