@@ -25,6 +25,8 @@ from mainstem.log.transaction import Transaction
 from mainstem.log.upkeep_report import TakeOverReport
 from mainstem.names import check_name
 from mainstem.sinks.file_sink import FileSink
+from mainstem.sinks.store import Store, store_name
+from mainstem.sinks.store_backend import StoreBackend
 from mainstem.spark.build import current_build
 from mainstem.spark.checkpoint.checkpoint_location import checkpoints_of_home
 from mainstem.spark.sources.spark_topic import SparkTopic
@@ -296,6 +298,22 @@ class Mainstem:
     def files(self, path: str | os.PathLike[str], *, partition_by: str | Sequence[str] = ()) -> FileSink:
         """A directory of Parquet files that a flow writes, partitioned by the columns given."""
         return FileSink(path, self.home, self._session, partition_by=partition_by)
+
+    # Stores
+
+    def postgres(self, url: str, table: str, *, key: str | Sequence[str], name: str | None = None) -> Store:
+        """A table of a PostgreSQL database ("products", or "sales.products") that a flow keeps current.
+
+        The flow creates it, unless it exists without a flow of Mainstem: that is refused. `name` is the name of the store
+        and, by default, of its flow.
+        """
+        from mainstem.sinks.postgres_store import PostgresStore
+
+        return self.store(name or store_name("postgres", table), PostgresStore(url, table), key=key)
+
+    def store(self, name: str, backend: StoreBackend, *, key: str | Sequence[str] = ()) -> Store:
+        """A store of your own: `backend` is what reads and writes it."""
+        return Store(self.home, name, backend, key=key, identity=self.log.identity, clock=self.log.clock)
 
     def take_over(self) -> TakeOverReport:
         """End stopped processes that hold a lock of this home, and fence their unfinished writes; return what was done.

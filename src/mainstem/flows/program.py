@@ -253,7 +253,7 @@ class PlannedFlow:
         """
         if self.flow.rows_max is not None:
             return self.flow.rows_max
-        light = not self.operators and self.flow.into.kind not in ("topic", "view")
+        light = not self.operators and self.flow.into.kind not in ("topic", "view", "store")
         return LIGHT_ROWS_MAX if light else ROWS_MAX
 
     def warnings(self) -> list[str]:

@@ -22,7 +22,7 @@ from mainstem.log.rows.column_types import is_nested
 from mainstem.log.rows.nested_json import to_json
 from mainstem.log.rows.readable_values import unreadable_rows, unreadable_value
 
-__all__ = ["MergedColumns", "Rejection", "merge_columns", "normal_key"]
+__all__ = ["MergedColumns", "Rejection", "fit_rows", "merge_columns", "normal_key"]
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,7 @@ def merge_columns(
     >>> [column.to_pylist() for column in merged.upserts], merged.rejections
     ([['a', 'b'], [2, 3]], (Rejection(row=3, reason='column "store" is null, and is in the key'),))
     """
-    reasons: dict[int, str] = {}
-    columns = {}
-    for field in schema:
-        given = _one_array(rows.column(field.name))
-        columns[field.name] = _readable(_fit(given, field.type, field.name, name, reasons), field.name, reasons)
-        for row, reason in ({} if unfit is None else unfit(columns[field.name], field)).items():
-            reasons.setdefault(row, reason)
+    columns, reasons = _fitted(rows, schema, name, unfit)
     for column in key:
         columns[column] = normal_key(columns[column])
         if columns[column].null_count:
@@ -82,6 +76,30 @@ def merge_columns(
         [_take(columns[part], gone) for part in key],
         tuple(Rejection(row, reasons[row]) for row in sorted(reasons)),
     )
+
+
+def fit_rows(
+    rows: pa.Table, schema: pa.Schema, *, name: str, unfit: Unfit | None = None
+) -> tuple[list[pa.Array], tuple[Rejection, ...]]:
+    """The columns of all rows that fit, for a table without a key, and the rejected ones."""
+    columns, reasons = _fitted(rows, schema, name, unfit)
+    kept = np.setdiff1d(np.arange(rows.num_rows, dtype=np.int64), np.fromiter(reasons, np.int64, len(reasons)))
+    taken = [_take(columns[field.name], kept) if reasons else columns[field.name] for field in schema]
+    return taken, tuple(Rejection(row, reasons[row]) for row in sorted(reasons))
+
+
+def _fitted(
+    rows: pa.Table, schema: pa.Schema, name: str, unfit: Unfit | None
+) -> tuple[dict[str, pa.Array], dict[int, str]]:
+    """The columns in their types, and why rows do not fit."""
+    reasons: dict[int, str] = {}
+    columns = {}
+    for field in schema:
+        given = _one_array(rows.column(field.name))
+        columns[field.name] = _readable(_fit(given, field.type, field.name, name, reasons), field.name, reasons)
+        for row, reason in ({} if unfit is None else unfit(columns[field.name], field)).items():
+            reasons.setdefault(row, reason)
+    return columns, reasons
 
 
 def normal_key(column: pa.Array) -> pa.Array:

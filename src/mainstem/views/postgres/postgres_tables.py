@@ -19,6 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from mainstem.log.rows.key_values import key_columns
 from mainstem.names import quote_name
 from mainstem.postgres.postgres_columns import (
     cast_sent,
@@ -32,7 +33,6 @@ from mainstem.postgres.postgres_columns import (
 )
 from mainstem.postgres.postgres_pool import Encoded
 from mainstem.views.sql.sql_tables import SqlConnection, SqlTables, list_columns
-from mainstem.views.view_key import key_columns
 
 __all__ = ["DELETES", "NAME_BYTES_MAX", "PostgresTables", "UPSERTS", "plain_view"]
 
@@ -71,7 +71,9 @@ class PostgresTables(SqlTables):
 
     def stored_key(self, key: Any) -> list[Encoded] | None:
         stored = []
-        for name, column in zip(self.key, key_columns(key, self.key, self.schema, view=self.view), strict=True):
+        for name, column in zip(
+            self.key, key_columns(key, self.key, self.schema, of=f'view "{self.view}"'), strict=True
+        ):
             field = self.schema.field(name)
             if column.null_count or unfit(column, field, self.key):
                 return None
