@@ -25,7 +25,7 @@ from mainstem.log.transaction import Transaction
 from mainstem.log.upkeep_report import TakeOverReport
 from mainstem.names import check_name
 from mainstem.sinks.file_sink import FileSink
-from mainstem.sinks.store import Store, store_name
+from mainstem.sinks.store import Store, StoreStatus, store_name
 from mainstem.sinks.store_backend import StoreBackend
 from mainstem.spark.build import current_build
 from mainstem.spark.checkpoint.checkpoint_location import checkpoints_of_home
@@ -432,6 +432,18 @@ class Mainstem:
         from mainstem.flows.rebuild import Rebuild
 
         return Rebuild(self, find_name(view, "view", View), flows)
+
+    def rebuild_store(
+        self, store: str, flows: Flows, *, incomplete: bool = False, tell: Callable[[int, int], None] | None = None
+    ) -> StoreStatus:
+        """Fill a store again from the log, with the current program, beside what readers see; then switch in one step.
+
+        `incomplete`: also if retention has removed records, so that rows may be missing. `tell` is called at times with the
+        number of records that are applied and of all.
+        """
+        from mainstem.flows.store_rebuild import rebuild_store
+
+        return rebuild_store(self, find_name(store, "store", Store), flows, incomplete=incomplete, tell=tell)
 
     def check_view(self, view: str | View, flows: Flows, *, sample: int = 1000, seed: int | None = None) -> CheckedView:
         """Recompute about `sample` rows of a view from the log, with the current program, and compare them.

@@ -14,31 +14,38 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mainstem.batch import Offsets
-from mainstem.errors import FellOff, FlowNotFound, Unavailable, did_you_mean
+from mainstem.errors import FellOff, Unavailable
 from mainstem.flows.checkpoint_fit import replayed_topics
 from mainstem.sinks.store import Store, offsets_reached
 from mainstem.sinks.store_writer import StoreWriter
 from mainstem.spark.arrow_writer import ArrowWriter
 from mainstem.spark.checkpoint.checkpoint_offsets import last_batch
+from mainstem.spark.checkpoint.flow_store import FlowStore
 from mainstem.views.view import View
 
 if TYPE_CHECKING:
-    from mainstem.flows.program import PlannedFlow, Program
+    from mainstem.flows.program import PlannedFlow
     from mainstem.log.log import Log
     from mainstem.sinks.sink import BatchWriter
     from mainstem.stem import Mainstem
 
-__all__ = ["StoreFill", "begin_again_if_lost", "check_complete", "flow_into_store"]
+__all__ = ["StoreFill", "begin_again_if_lost", "check_complete", "log_ends"]
 
 
 def begin_again_if_lost(planned: PlannedFlow, checkpoint: str, stem: Mainstem) -> bool:
-    """Whether the store lacks batches that the flow has committed; then the flow's next run fills it again."""
+    """Whether the flow has to go on with another version of its store: the store lacks batches that the flow has committed,
+    and is filled again; or a rebuild was interrupted after its switch."""
     store = planned.flow.into
-    committed = last_batch(checkpoint, "commits")
-    if not isinstance(store, Store) or committed is None:
+    if not isinstance(store, Store):
         return False
-    version = store.version
-    if store.reached(version) >= committed:
+    version, live = store.version, store.backend.fences().live
+    if live is not None and live.version > version and live.home == stem.log.identity:
+        of_live = FlowStore(stem.home, planned.name).checkpoint(live.version)
+        if last_batch(of_live, "offsets") is not None:
+            store.record.use(live.version, until={})
+            return store.version != version
+    committed = last_batch(checkpoint, "commits")
+    if committed is None or store.reached(version) >= committed:
         return False
     check_complete(planned, stem.log)
     store.record.use(store.record.new_version(version))
@@ -82,7 +89,7 @@ class StoreFill:
         assert isinstance(writer.writer, StoreWriter)
         until = store.record.read().until if store.follows_record else None
         if writer.writer.filling and until is None:
-            until = _ends(planned, stem)
+            until = log_ends(planned, stem)
             if store.follows_record:
                 found = until
                 store.record.change(lambda facts: replace(facts, until=found, location=store.location))
@@ -101,7 +108,7 @@ class StoreFill:
             return None  # the next batch will tell
 
 
-def _ends(planned: PlannedFlow, stem: Mainstem) -> dict[str, dict[int, int]]:
+def log_ends(planned: PlannedFlow, stem: Mainstem) -> dict[str, dict[int, int]]:
     """The offsets that the log has now, of everything that the flow reads."""
     ends: dict[str, dict[int, int]] = {}
     for name in replayed_topics(stem.log, planned):
@@ -115,15 +122,3 @@ def _ends(planned: PlannedFlow, stem: Mainstem) -> dict[str, dict[int, int]]:
                 for number, end in applied.items():
                     known[number] = max(end, known.get(number, 0))
     return ends
-
-
-def flow_into_store(program: Program, name: str) -> PlannedFlow:
-    """The flow of a program that writes a store."""
-    by_store = {flow.flow.into.name: flow for flow in program.flows if flow.flow.into.kind == "store"}
-    if name not in by_store:
-        raise FlowNotFound(
-            f'no flow of the program writes into store "{name}"',
-            detail=f"Its flows write into the stores: {', '.join(by_store) or 'none'}.",
-            hint=did_you_mean(name, by_store) or "Give the program whose flow writes the store.",
-        )
-    return by_store[name]

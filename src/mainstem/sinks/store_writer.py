@@ -98,7 +98,9 @@ class StoreWriter:
 
     def _check_owner(self, known: Fence) -> None:
         if (known.home, known.flow) != (self._home, self._run.flow):
-            other = f'flow "{known.flow}"' + (" of another home" if known.home != self._home else "")
+            other = f'flow "{known.flow}"' + (
+                " of another home, or of this one before it was moved" if known.home != self._home else ""
+            )
             raise Conflict(
                 f'store "{self._name}" is written by {other}',
                 detail=f'Flow "{self._run.flow}" wants to write it too; each would overwrite the other\'s rows. It is in '

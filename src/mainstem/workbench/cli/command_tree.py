@@ -33,6 +33,7 @@ COMMANDS = {
     "flow": Entry("flow_commands", "app", "Flows (jobs): status, offsets and lag."),
     "view": Entry("view_commands", "app", "Views: keyed tables that flows maintain."),
     "capture": Entry("capture_commands", "app", "Captures (CDC): changes of databases, as topics."),
+    "store": Entry("store_commands", "app", "Stores: tables, caches, indexes and lakes that flows keep current."),
     "home": Entry("home_commands", "app", "The home: copy it while it is in use, verify it."),
     "query": Entry("query_command", "query", "Run an SQL query over topics and views."),
     "sql": Entry("sql_command", "sql", "An SQL shell over topics and views."),
