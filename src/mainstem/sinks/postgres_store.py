@@ -62,6 +62,8 @@ class PostgresStore:
                     hint='Give a name such as "products", or "sales.products" with a schema.',
                 )
         self._title = f'table "{table}"'
+        # The server shows it, so that what an older run left behind can be found.
+        self._session_name = f"mainstem store {zlib.crc32(f'{self._address.shown} {table}'.encode()):08x}"
         self._writing: Session | None = None
         # The columns for which the connection has temporary tables.
         self._staged = ""
@@ -162,7 +164,7 @@ class PostgresStore:
                 raise
 
     def _connect(self) -> Session:
-        connection = self._pool.connect("mainstem store")
+        connection = self._pool.connect(self._session_name)
         connection.execute(f"SET lock_timeout = {LOCK_MS_MAX}")
         connection.execute(f"SET idle_in_transaction_session_timeout = {IDLE_MS_MAX}")
         # Rows of a batch are looked up by their key; PostgreSQL does not know how few they are.
@@ -184,10 +186,13 @@ class PostgresStore:
         return self._read_fences(connection)
 
     def commit(self, change: StoreChange) -> None:
+        begins = self._writing is None
         with self._transaction() as connection:
             if change.expected is None:
                 self._create(connection, change)
                 return
+            if begins and self._read_fences(connection).of(change.copy) == change.expected:
+                self._end_others(connection)
             found = self._locked(connection).of(change.copy)
             if found != change.expected:
                 raise FenceMoved(found)
@@ -198,6 +203,14 @@ class PostgresStore:
                     write(connection, change, table)
             reach("sink_rows_written")
             self._put_fence(connection, change.copy, change.fence)
+
+    def _end_others(self, connection: Session) -> None:
+        """End the sessions that an older run, or this one before its connection broke, left inside a transaction."""
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1 AND pid <> pg_backend_pid() "
+            "AND datname = current_database() AND usename = current_user AND state <> 'idle'",
+            (self._session_name,),
+        )
 
     def _create(self, connection: Session, change: StoreChange) -> None:
         # Two runs may begin at once.
