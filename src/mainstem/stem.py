@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
-from mainstem.arguments import checked_call, checked_calls, find_name, path_text, text, values
+from mainstem.arguments import checked_call, checked_calls, column_names, find_name, path_text, text, values
 from mainstem.clock import Clock
 from mainstem.durable_files import unavailable
-from mainstem.durations import Duration
+from mainstem.durations import Duration, duration_us
 from mainstem.errors import Invalid, MainstemError, NotFound, TopicNotFound
 from mainstem.log.embedded.embedded_log import EmbeddedLog
 from mainstem.log.embedded.upkeep.upkeep import UpkeepMode
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from mainstem.capture.capture import Captures
     from mainstem.capture.capture_process import CaptureProcess
     from mainstem.capture.capture_status import CaptureStatus
+    from mainstem.flows.compared_tables import Comparison
     from mainstem.flows.home_copy import HomeCopy
     from mainstem.flows.home_verification import HomeVerification
     from mainstem.flows.program import Flows
@@ -444,6 +445,23 @@ class Mainstem:
         from mainstem.flows.store_rebuild import rebuild_store
 
         return rebuild_store(self, find_name(store, "store", Store), flows, incomplete=incomplete, tell=tell)
+
+    def compare(
+        self, first: object, second: object, *, key: str | Sequence[str] = (), wait: Duration = "10 seconds"
+    ) -> Comparison:
+        """How two tables differ, by key: topics (the latest row of each key), views, stores, files.
+
+        If both say up to where they have applied the same topics, they are compared at one position; otherwise a key counts
+        as different if it stays so. Waits at most `wait` for that.
+        """
+        from mainstem.flows.compared_tables import compare_tables, table_to_compare
+
+        return compare_tables(
+            table_to_compare(first),
+            table_to_compare(second),
+            key=column_names(key, "key") if key else (),
+            wait_seconds=duration_us(wait, setting="wait") / 1_000_000,
+        )
 
     def check_view(self, view: str | View, flows: Flows, *, sample: int = 1000, seed: int | None = None) -> CheckedView:
         """Recompute about `sample` rows of a view from the log, with the current program, and compare them.

@@ -344,9 +344,9 @@ class StoreContract(ABC):
         """A process of its own goes on with the flow, and is killed at a named point."""
         way, arguments = self.opens_with(folder)
         spec = json.dumps({"folder": str(folder), "way": way, "arguments": arguments, "key": ["id"], **facts})
-        environment = {**os.environ, VARIABLE: point, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        program = [sys.executable, "-m", "mainstem.testing.store_contract", spec]
-        done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False, timeout=120)
+        path = os.pathsep.join(filter(None, sys.path))
+        program = ["env", f"{VARIABLE}={point}", f"PYTHONPATH={path}", sys.executable, "-m", __name__, spec]
+        done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=120)
         assert done.returncode == -9, f"{point} was not reached: {done.stderr[-2000:]}"
 
     # Losing and filling

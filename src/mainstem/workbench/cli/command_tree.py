@@ -37,6 +37,7 @@ COMMANDS = {
     "home": Entry("home_commands", "app", "The home: copy it while it is in use, verify it."),
     "query": Entry("query_command", "query", "Run an SQL query over topics and views."),
     "sql": Entry("sql_command", "sql", "An SQL shell over topics and views."),
+    "compare": Entry("compare_command", "compare", "Compare topics, views, stores, files and captured tables by key."),
     "check": Entry("check_command", "check", "Build the flows of a program without running them."),
     "run": Entry("run_command", "run_program", "Run the flows of a program."),
     "completion": Entry("completion_command", "completion", "Completion of commands and names for bash, zsh and fish."),
