@@ -8,10 +8,13 @@ import pytest
 
 import mainstem
 from mainstem.batch import Batch, FlowRun
+from mainstem.clock import SystemClock
 from mainstem.errors import NotFound
 from mainstem.log.rows.schema_ddl import schema_to_ddl
 from mainstem.sinks.file_commits import FolderFacts
 from mainstem.sinks.file_sink import FileSink
+from mainstem.sinks.postgres_store import PostgresStore
+from mainstem.sinks.store import Store
 from mainstem.spark.build import Build
 from mainstem.views.postgres.postgres_backend import PostgresBackend
 from mainstem.views.view import View
@@ -107,6 +110,31 @@ class TriedFiles(TriedSink):
             return []
 
 
+class TriedPostgresStore(TriedSink):
+    points = ("before_sink_commit", "sink_rows_written", "store_batch_written", "sink_committed")
+    committed = ("sink_committed",)
+
+    def __init__(self, folder: Path, address: str) -> None:
+        super().__init__(folder)
+        self.address = address
+
+    def sink(self) -> Any:
+        backend = PostgresStore(self.address, "copies")
+        return Store(self.home, "postgres.copies", backend, key="id", identity="home", clock=SystemClock())
+
+    def writer(self, run: FlowRun) -> Any:
+        return self.sink().table_writer(run, self.schema)
+
+    def write(self, writer: Any, rows: pa.Table, batch: Batch) -> None:
+        writer.commit(writer.prepare(rows), batch)
+
+    def ids(self) -> list[int]:
+        try:
+            return list(self.sink().to_arrow().column("id").to_pylist())
+        except NotFound:
+            return []
+
+
 def _no_spark() -> Any:
     raise AssertionError("this needs no Spark")
 
@@ -133,6 +161,12 @@ class TestFiles(SinkContract):
     @pytest.fixture
     def sink(self, tmp_path: Path) -> TriedSink:
         return TriedFiles(tmp_path)
+
+
+class TestPostgresStore(SinkContract):
+    @pytest.fixture
+    def sink(self, tmp_path: Path, views_address: str) -> TriedSink:
+        return TriedPostgresStore(tmp_path, views_address)
 
 
 class InTwoSteps(TriedTopic):

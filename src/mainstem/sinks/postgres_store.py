@@ -151,7 +151,6 @@ class PostgresStore:
             try:
                 connection.execute(WRITE)
                 yield connection
-                reach("store_batch_written")
                 connection.execute("COMMIT")
             except FenceMoved:
                 connection.execute("ROLLBACK")
@@ -201,8 +200,11 @@ class PostgresStore:
                 if table is not None and table.num_rows:
                     self._stage(connection, change.fence)
                     write(connection, change, table)
-            reach("sink_rows_written")
+            if change.upserts is not None:
+                reach("sink_rows_written")
             self._put_fence(connection, change.copy, change.fence)
+            if change.upserts is not None:
+                reach("store_batch_written")
 
     def _end_others(self, connection: Session) -> None:
         """End the sessions that an older run, or this one before its connection broke, left inside a transaction."""
