@@ -9,7 +9,7 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from mainstem.errors import Invalid, MainstemError, Unavailable
 from mainstem.log.record import RECORD
 from mainstem.sinks.redis_address import RedisAddress
 from mainstem.sinks.redis_store import RedisStore
-from mainstem.sinks.store_backend import Fences, StoreChange
+from mainstem.sinks.store_backend import Fence, Fences, StoreChange
 from mainstem.testing.store_contract import ODD, StoreTrial, batch_of, changes, rows_after
 from tests.redis_server import RedisServer
 
@@ -34,6 +34,8 @@ PAYLOADS, PAYLOADS_LONG = 500, 5_000
 # WATCH, HGET and MULTI ... EXEC.
 COMMANDS_A_BATCH = 3
 BATCHES = 3
+# HGET of both fences twice, WATCH, a SCAN of each copy, MULTI ... EXEC.
+COMMANDS_A_SWITCH = 7
 # As long as Redis may need for a batch, with its fsync.
 MOMENT_SECONDS = 0.003
 
@@ -44,9 +46,9 @@ STORE = "mainstem.sinks.redis_store:RedisStore"
 
 
 @contextmanager
-def killed_at(server: RedisServer, chance: random.Random) -> Iterator[None]:
+def killed_at(server: RedisServer, chance: random.Random, commands: int = COMMANDS_A_BATCH * BATCHES) -> Iterator[None]:
     """The server is killed at one of the next commands."""
-    send, left = Connection.send_packed_command, chance.randint(1, COMMANDS_A_BATCH * BATCHES)
+    send, left = Connection.send_packed_command, chance.randint(1, commands)
 
     def send_or_kill(self: Connection, command: Any, *more: Any, **named: Any) -> None:
         nonlocal left
@@ -147,10 +149,9 @@ def test_a_redis_that_is_killed_has_what_its_fence_says(
     tmp_path: Path, fault_report: Callable[..., None], appendonly: bool, form: str, kills: int
 ) -> None:
     killed = KilledRedis(tmp_path, appendonly=appendonly, form=form)
-    # Both forms together are as many as are wanted.
-    killed.run(kills // 2)
+    killed.run(kills)
     fault_report(
-        f"S5 Redis killed, {'with AOF' if appendonly else 'in memory'}, {form}", points=kills // 2, compared=killed.compared,
+        f"S5 Redis killed, {'with AOF' if appendonly else 'in memory'}, {form}", points=kills, compared=killed.compared,
         violations=killed.violations, seed=SEED, batches=killed.batches,
     )  # fmt: skip
 
@@ -169,6 +170,60 @@ class FenceUnread(RedisStore):
 
     def commit(self, change: StoreChange) -> None:
         super().commit(replace(change, expected=self.fences().of(change.copy)))
+
+
+class SwitchInSteps(RedisStore):
+    """A broken build: the live rows are deleted before the others are renamed."""
+
+    def switch(self, expected: Fences, fence: Fence) -> None:
+        with self._address.translate_errors(self._title):
+            for key in self._scan(self._client, "live"):
+                self._client.delete(key)
+        super().switch(expected, fence)
+
+
+def kill_switches(folder: Path, kills: int, way: str = STORE) -> tuple[int, list[str]]:
+    chance, compared, violations = random.Random(SEED), 0, []
+    with RedisServer(appendonly=True) as server:
+        for kill in range(kills):
+            if violations and way != STORE:
+                break
+            trial = StoreTrial(folder, way, {"url": server.address(), "prefix": f"{kill}:"})
+            writer = trial.begin(1)
+            trial.write(writer, 0, batch_of(0))
+            writer.finish()
+            following = trial.begin(2, version=2)
+            for number in range(3):
+                trial.write(following, number, batch_of(number))
+            with killed_at(server, chance, COMMANDS_A_SWITCH), suppress(Unavailable):
+                following.finish()
+                server.stop(signal.SIGKILL)
+            server.start()
+            version, rows = trial.store.status.version, trial.rows()
+            compared += len(rows)
+            if rows != rows_after(0 if version == 1 else 2):
+                violations.append(f"kill {kill}: version {version} has other rows")
+            again = trial.begin(3, version=2)
+            if again.filling and not again.finish():
+                violations.append(f"kill {kill}: version 2 cannot be switched to any more")
+            if trial.rows() != rows_after(2):
+                violations.append(f"kill {kill}: version 2 has other rows after the switch")
+            trial.close()
+    return compared, violations
+
+
+@pytest.mark.parametrize(
+    "kills", [pytest.param(KILLS // 2, id="some"), pytest.param(KILLS_LONG, id="all", marks=pytest.mark.long)]
+)
+def test_a_redis_killed_at_the_switch_has_one_version_or_the_other(
+    tmp_path: Path, fault_report: Callable[..., None], kills: int
+) -> None:
+    compared, violations = kill_switches(tmp_path, kills)
+    fault_report("S5 Redis killed at the switch", points=kills, compared=compared, violations=violations, seed=SEED)
+
+
+def test_a_broken_switch_is_caught_by_kills(tmp_path: Path) -> None:
+    assert kill_switches(tmp_path, KILLS, "tests.sinks.test_redis_faults:SwitchInSteps")[1]
 
 
 @pytest.mark.parametrize(("broken", "appendonly"), [("FenceApart", True), ("FenceUnread", False)])

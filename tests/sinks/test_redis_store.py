@@ -5,13 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import selectors
 import signal
+import socket
+import ssl
+import threading
 import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
@@ -26,6 +32,7 @@ from mainstem.sinks.redis_address import RedisAddress
 from mainstem.sinks.redis_store import RedisStore
 from mainstem.sinks.store_backend import FenceMoved, Fences
 from mainstem.testing.store_contract import SCHEMA, StoreContract, StoreTrial, batch_of, changes, rows_after
+from tests.certificate import make_certificate
 from tests.cutting_proxy import Cut, CuttingProxy
 from tests.redis_server import PASSWORD, QUOTED_PASSWORD, RedisServer
 
@@ -281,6 +288,39 @@ def test_keys_that_scan_gives_twice_are_read_once(server, client, tmp_path, monk
     trial.close()
 
 
+def test_the_form_changes_only_with_the_next_version(server, client, tmp_path) -> None:
+    trial = trial_of(server, tmp_path)
+    trial.write(trial.begin(1), 0, batch_of(0))
+    other = trial_of(server, tmp_path, form="hash")
+    with pytest.raises(Conflict, match='have the form "json"'):
+        other.begin(2)
+    following = other.begin(2, version=2)
+    other.write(following, 0, batch_of(0))
+    assert trial.rows() == rows_after(0)
+    assert following.finish()
+    assert other.rows() == rows_after(0)
+    trial.close()
+    other.close()
+
+
+def test_a_row_that_another_program_deletes_at_the_switch_is_missing(server, client, tmp_path, monkeypatch) -> None:
+    trial = trial_of(server, tmp_path)
+    trial.write(trial.begin(1), 0, batch_of(0))
+    following = trial.begin(2, version=2)
+    trial.write(following, 0, batch_of(0))
+    put = RedisStore._put_fence
+
+    def deleted(self: RedisStore, *given: Any) -> None:
+        client.delete("mainstem.next shop:5")
+        put(self, *given)
+
+    monkeypatch.setattr(RedisStore, "_put_fence", deleted)
+    assert following.finish()
+    assert set(trial.rows()) == set(rows_after(0)) - {5}
+    assert trial.store.status.version == 2
+    trial.close()
+
+
 # Limits
 
 
@@ -370,6 +410,54 @@ def test_a_fence_that_moves_between_the_look_and_exec_stops_the_batch(server, cl
     assert one.rows() == {}
     one.close()
     other.close()
+
+
+def test_tls(server, client, tmp_path) -> None:
+    made = make_certificate(tmp_path)
+    if made is None:
+        pytest.skip("openssl is not here")
+    certificate, both = made
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(both)
+    listener = socket.create_server(("127.0.0.1", 0))
+    passing = threading.Thread(target=decrypt, args=(listener, context, server.port), daemon=True)
+    passing.start()
+    with listener:
+        url = server.address(port=listener.getsockname()[1]).replace("redis://", "rediss://")
+        trial = trial_of(server, tmp_path, url=f"{url}?ssl_ca_certs={quote(str(certificate))}")
+        trial.go_on(1, 1)
+        assert trial.rows() == rows_after(1)
+        trial.close()
+        with pytest.raises(DatabaseUnavailable, match="cannot be reached") as refused:
+            RedisStore(url, "shop:").fences()
+        assert "certificate" in refused.value.detail.lower()
+        # Wakes the thread that waits for the next connection.
+        listener.shutdown(socket.SHUT_RDWR)
+        passing.join()
+
+
+def decrypt(listener: socket.socket, context: ssl.SSLContext, port: int) -> None:
+    """Pass on what comes over TLS, one connection after another, until the listener is closed."""
+    with suppress(OSError):
+        while True:
+            taken = listener.accept()[0]
+            with suppress(ssl.SSLError), taken, context.wrap_socket(taken, server_side=True) as secure:
+                with socket.create_connection(("127.0.0.1", port)) as plain:
+                    pass_on(secure, plain)
+
+
+def pass_on(secure: ssl.SSLSocket, plain: socket.socket) -> None:
+    with selectors.DefaultSelector() as waiting:
+        for one, other in ((secure, plain), (plain, secure)):
+            waiting.register(one, selectors.EVENT_READ, other)
+        while True:
+            for key, _ in waiting.select():
+                got = key.fileobj.recv(1 << 16)
+                while key.fileobj is secure and secure.pending():
+                    got += secure.recv(1 << 16)
+                if not got:
+                    return
+                key.data.sendall(got)
 
 
 # Errors

@@ -2,7 +2,7 @@
 
     shop:7                       a row. Form "json": a string, {"id":7,"title":"Pen"}
                                  Form "hash": a field for each column, a null has none: id 7, title Pen
-    mainstem.store shop:         the fence, a hash: state (filling | current), flow, version, epoch, batch, applied_at, fence
+    mainstem.store shop:         the fence, a hash: state (filling | current), form, flow, version, epoch, batch, applied_at, fence
     mainstem.next shop:7         a row of the next version, while the store is filled again
     mainstem.store.next shop:    its fence
     mainstem.stores              the prefixes of all stores, a set: none may begin with another one
@@ -23,6 +23,7 @@ nothing, and Redis answers nobody for as long as this takes, about a second for 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -65,7 +66,7 @@ class RedisStore:
         self._address = RedisAddress.parse(url)
         self._form = check_choice(form, "form", ("json", "hash"))
         self._prefix = _checked_prefix(text(prefix, "prefix"))
-        self._title = f'keys "{prefix}*"'
+        self._title = f"keys {_shown(self._prefix + b'*')}"
         self._client = self._address.connect()
 
     @property
@@ -124,14 +125,14 @@ class RedisStore:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Conflict(
                 f"the fence of {self._title} is not one that a flow has written",
-                detail=f'It is the key "{self._fence("live").decode()}" in {self._address.shown}.',
+                detail=f"It is the key {_shown(self._fence('live'))} in {self._address.shown}.",
                 hint="Delete that key and the rows, or give another prefix: the flow fills the store from the log.",
             ) from error
 
     def _put_fence(self, pipe: Pipeline, copy: Copy, fence: Fence) -> None:
         shown = {
-            "state": "filling" if fence.filling else "current", "flow": fence.flow, "version": fence.version,
-            "epoch": fence.epoch, "batch": fence.batch,
+            "state": "filling" if fence.filling else "current", "form": self._form, "flow": fence.flow,
+            "version": fence.version, "epoch": fence.epoch, "batch": fence.batch,
             "applied_at": "" if fence.applied_at is None else as_datetime(fence.applied_at).isoformat(),
             "fence": fence.to_json(),
         }  # fmt: skip
@@ -145,9 +146,16 @@ class RedisStore:
     def _foreign(self, key: bytes) -> Conflict:
         return Conflict(
             f"{self._title} are there already, and no flow has written them",
-            detail=f"One of them is {key.decode(errors='replace')[:100]!r}. {self._address.shown} has no fence for them: they "
+            detail=f"One of them is {_shown(key[:100])}. {self._address.shown} has no fence for them: they "
             "would be mixed with the flow's rows.",
             hint="Give another prefix, or delete these keys: the flow fills the store from the log.",
+        )
+
+    def _other_form(self, form: str) -> Conflict:
+        return Conflict(
+            f'{self._title} have the form "{form}"',
+            detail=f'The form given is "{self._form}". They are in {self._address.shown}.',
+            hint="Give the old form, or fill the store again: mainstem store rebuild STORE --program FILE",
         )
 
     # Writing
@@ -158,9 +166,11 @@ class RedisStore:
             try:
                 with self._client.pipeline() as pipe:
                     pipe.watch(fence, *([STORES] if change.expected is None else []))
-                    found = self._parse(pipe.execute_command("HGET", fence, "fence"))
-                    if found != change.expected:
+                    kept, form = pipe.execute_command("HMGET", fence, "fence", "form")
+                    if (found := self._parse(kept)) != change.expected:
                         raise FenceMoved(found)
+                    if form not in (None, self._form.encode()):
+                        raise self._other_form(form.decode())
                     if change.upserts is None:
                         self._check_keeps(pipe)
                     if change.expected is None and change.copy == "live":
@@ -201,7 +211,7 @@ class RedisStore:
             overlaps = other != self._prefix and (other.startswith(self._prefix) or self._prefix.startswith(other))
             if overlaps and pipe.execute_command("EXISTS", b"mainstem.store " + other):
                 raise Conflict(
-                    f'the prefixes "{self._prefix.decode()}" and "{other.decode()}" overlap',
+                    f"the prefixes {_shown(self._prefix)} and {_shown(other)} overlap",
                     detail=f"Another store has the second one, in {self._address.shown}: a key could belong to both.",
                     hint="Give a prefix that does not begin with the other one, nor the other one with it.",
                 )
@@ -251,8 +261,10 @@ class RedisStore:
                     pipe.execute_command("SADD", STORES, self._prefix)
                     pipe.execute_command("DEL", self._fence("beside"))
                     self._put_fence(pipe, "live", fence)
-                    reach("store_batch_written")
-                    pipe.execute()
+                    # A row that another program has deleted since the SCAN is missing, as if it were deleted now.
+                    for answer in pipe.execute(raise_on_error=False):
+                        if isinstance(answer, ResponseError) and "no such key" not in str(answer):
+                            raise answer
             except WatchError:
                 found = self._read_fences()
                 if found == Fences(fence, None):
@@ -264,11 +276,9 @@ class RedisStore:
     def drop(self, copy: Copy) -> None:
         with self._address.translate_errors(self._title), self._client.pipeline() as pipe:
             pipe.watch(self._fence(copy))
-            keys = (
-                set(self._scan(pipe, copy))
-                if copy == "beside" or pipe.execute_command("EXISTS", self._fence(copy))
-                else ()
-            )
+            # Without a fence, keys with the prefix are not ours.
+            ours = copy == "beside" or pipe.execute_command("EXISTS", self._fence(copy))
+            keys = set(self._scan(pipe, copy)) if ours else ()
             pipe.multi()
             _unlink(pipe, [*keys, self._fence(copy)])
             if copy == "live":
@@ -343,6 +353,11 @@ class RedisStore:
 
     def close(self) -> None:
         self._client.connection_pool.disconnect(inuse_connections=False)
+
+
+def _shown(key: bytes) -> str:
+    """A key in quotes, on one line."""
+    return json.dumps(key.decode(errors="replace"), ensure_ascii=False)
 
 
 def _moved(expected: Fences, found: Fences) -> FenceMoved:
