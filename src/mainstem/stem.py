@@ -335,6 +335,18 @@ class Mainstem:
 
         return self.store(name or store_name("redis", prefix), RedisStore(url, prefix, form=form), key=key)
 
+    def delta(self, path: str | os.PathLike[str], *, key: str | Sequence[str] = (), name: str | None = None) -> Store:
+        """A Delta Lake table, in a local folder, that a flow keeps current; without a key rows are only appended.
+
+        The flow creates it; a folder with other content is refused. Each batch is one version of the table. Small files are
+        compacted. `name` is the name of the store and, by default, of its flow.
+        """
+        from mainstem.sinks.delta_store import DeltaStore
+
+        backend = DeltaStore(path)
+        last_parts = ".".join(backend.path.split(os.sep)[-2:])
+        return self.store(name or store_name("delta", last_parts), backend, key=key)
+
     def store(self, name: str, backend: StoreBackend, *, key: str | Sequence[str] = ()) -> Store:
         """A store of your own: `backend` is what reads and writes it."""
         return Store(self.home, name, backend, key=key, identity=self.log.identity, clock=self.log.clock)
