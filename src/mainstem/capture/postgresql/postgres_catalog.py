@@ -350,10 +350,8 @@ def renamed_table(session: Session, captured: CapturedTable, oid: int) -> Invali
     )
 
 
-def read_table(
-    session: Session, publication: str, source: PostgresSource, captured: CapturedTable, *, check: bool = True
-) -> CatalogTable:
-    """A table as it is now. With `check`, raises `Invalid` if it cannot be captured."""
+def read_table(session: Session, publication: str, source: PostgresSource, captured: CapturedTable) -> CatalogTable:
+    """A table as it is now; raises `Invalid` if it cannot be captured."""
     schema, name = captured.schema or "public", captured.table
     row = session.execute(
         "SELECT c.oid, c.relkind, c.relreplident, c.relfilenode, has_table_privilege(c.oid, 'SELECT') FROM pg_class c "
@@ -377,8 +375,7 @@ def read_table(
         for one, number, type_oid, modifier, filled, version in session.execute(_COLUMNS, [oid])
     )
     types = read_types(session, [column.type_and_modifier for column in columns])
-    if check:
-        _check_table(session, captured, oid, columns, key, identity, may_read=may_read)
+    _check_table(session, captured, oid, columns, key, identity, may_read=may_read)
     described = tuple(
         SourceColumn(
             column.name,

@@ -42,7 +42,7 @@ from mainstem.capture.postgresql.postgres_catalog import (
 )
 from mainstem.capture.postgresql.postgres_copy import copy_columns
 from mainstem.capture.postgresql.postgres_types import SESSION_OPTIONS, Unrepresentable, arrow_array
-from mainstem.capture.source import Event, Health, Reached, SourceTable, TableMoved, lost_position
+from mainstem.capture.source import Event, Health, Reached, SourceTable, TableMoved, check_renamed, lost_position
 from mainstem.clock import SystemClock
 from mainstem.errors import DatabaseUnavailable, Invalid
 from mainstem.postgres_address import is_lost, unreachable
@@ -194,11 +194,11 @@ class PostgresConnection:
             self._catalog = {one.name: self._read_table(one) for one in wanted}
         return [one.table for one in self._catalog.values()]
 
-    def _read_table(self, captured: CapturedTable, *, check: bool = True) -> CatalogTable:
+    def _read_table(self, captured: CapturedTable) -> CatalogTable:
         with self._session.transaction():
             # As one moment had it: an ALTER between two of its queries must not go unnoticed.
             self._session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-            return read_table(self._session, self._name, self._source, captured, check=check)
+            return read_table(self._session, self._name, self._source, captured)
 
     def changed_tables(self) -> list[SourceTable]:
         """The tables that are not as they were when they were last described."""
@@ -212,9 +212,9 @@ class PostgresConnection:
                 self._publish()
         return [self._catalog[one.captured.name].table for one in changed]
 
-    def _describe_again(self, former: CatalogTable, *, check: bool = True) -> CatalogTable:
+    def _describe_again(self, former: CatalogTable) -> CatalogTable:
         try:
-            found = self._read_table(former.captured, check=check)
+            found = self._read_table(former.captured)
         except Invalid as error:
             raise renamed_table(self._session, former.captured, former.oid) or error from None
         self._catalog[former.captured.name] = found
@@ -542,14 +542,24 @@ class PostgresConnection:
             return None
         former = self._catalog[captured.name]
         with self._errors():
-            catalog = self._describe_again(former, check=False)
+            catalog = self._describe_again(former)
             types = read_types(self._session, [(type_oid, modifier) for _, type_oid, modifier in columns])
         if catalog.oid != oid and (schema, name) not in self._by_name:
             # Another table has its name now, which `changed_tables` tells.
             self._catalog[captured.name] = former
             return None
-        if catalog.table.key != former.table.key or not {*catalog.table.key} <= {one for one, _, _ in columns}:
+        if catalog.table.key != former.table.key:
+            check_renamed(catalog.table, {one.number: one.name for one in former.columns})
             raise changed_key(captured, former.table.key, catalog.table.key)
+        names = [one for one, _, _ in columns]
+        if not {*catalog.table.key} <= {*names}:
+            raise Invalid(
+                f'changes of table "{captured.name}" lack its key',
+                detail=f"It is ({', '.join(catalog.table.key)}), they have the columns: {', '.join(names)}. It was changed later. "
+                "Nothing from these changes on was captured.",
+                hint=f"Remove the capture with: mainstem capture drop PROGRAM.py {self._capture}. It then begins with a snapshot "
+                "of the table as it is now.",
+            )
         return catalog.relation(self._source, columns, types, self._mask)
 
     def _refuse(self, table: str, column: str, key: str, error: Unrepresentable) -> Exception:
