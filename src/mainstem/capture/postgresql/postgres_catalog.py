@@ -230,24 +230,23 @@ class CatalogTable:
         """The next rows in the order of the key."""
         conditions: list[sql.Composable] = []
         if after is not None:
-            conditions.append(sql.SQL("({}) > ({})").format(self._sql_key, self.key_sql(after)))
+            conditions.append(sql.SQL("({}) > ({})").format(self._compared_key, self.key_sql(after)))
         return self._select_sql(names, conditions, rows, where)
 
     def keys_sql(self, names: Sequence[str], keys: Sequence[tuple[str, ...]]) -> sql.Composed:
         """The rows with these keys, at least one, in the order of the key."""
         listed = sql.SQL(", ").join(sql.SQL("({})").format(self.key_sql(key)) for key in keys)
-        return self._select_sql(names, [sql.SQL("({}) IN ({})").format(self._sql_key, listed)], len(keys), None)
+        return self._select_sql(names, [sql.SQL("({}) IN ({})").format(self._compared_key, listed)], len(keys), None)
 
     def key_sql(self, key: tuple[str, ...]) -> sql.Composed:
         """The values of a key."""
-        return sql.SQL(", ").join(
-            sql.SQL("{}::{}").format(sql.Literal(one), sql.SQL(self._type_of(name)))
-            for name, one in zip(self.table.key, key, strict=True)
-        )
+        pairs = zip(self.table.key, key, strict=True)
+        return sql.SQL(", ").join(self._cast(sql.Literal(one), name) for name, one in pairs)
 
     @property
-    def _sql_key(self) -> sql.Composed:
-        return sql.SQL(", ").join(map(sql.Identifier, self.table.key))
+    def _compared_key(self) -> sql.Composed:
+        # A domain over an enum has no operators of its own. A cast to the type under a domain hides no index.
+        return sql.SQL(", ").join(self._cast(sql.Identifier(name), name) for name in self.table.key)
 
     def _select_sql(
         self, names: Sequence[str], conditions: list[sql.Composable], rows: int, where: str | None
@@ -258,7 +257,7 @@ class CatalogTable:
             sql.SQL(", ").join(map(sql.Identifier, names)),
             self.sql_name,
             sql.SQL("WHERE {}").format(sql.SQL(" AND ").join(conditions)) if conditions else sql.SQL(""),
-            self._sql_key,
+            sql.SQL(", ").join(map(sql.Identifier, self.table.key)),
             sql.Literal(rows),
         )
 
@@ -268,17 +267,19 @@ class CatalogTable:
             sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(name)) for name in names),
             self.sql_name,
             sql.SQL(" AND ").join(
-                sql.SQL("{} = {}::{}").format(
-                    sql.Identifier(name), sql.Literal(key[name]), sql.SQL(self._type_of(name))
+                sql.SQL("{} = {}").format(
+                    self._cast(sql.Identifier(name), name), self._cast(sql.Literal(key[name]), name)
                 )
                 for name in self.table.key
             ),
         )
 
-    def _type_of(self, name: str) -> Any:
+    def _cast(self, value: sql.Composable, name: str) -> sql.Composed:
+        """A value in the type of a column; of a domain, in the one under it."""
         column = next(column for column in self.columns if column.name == name)
+        found = self.types[column.type_and_modifier]
         # As format_type() gives it: quoted where it must be.
-        return self.types[column.type_and_modifier].name
+        return sql.SQL("{}::{}").format(value, sql.SQL(found.base or found.name))
 
 
 def _wanted(captured: CapturedTable, key: Sequence[str], name: str) -> bool:
@@ -505,13 +506,14 @@ def read_types(session: Session, wanted: Sequence[tuple[int, int]]) -> Types:
             "WITH RECURSIVE base AS (SELECT oid, typbasetype, typtypmod, typtype, typcategory, typelem FROM pg_type "
             "WHERE oid = %s UNION ALL SELECT t.oid, t.typbasetype, CASE WHEN b.typtypmod >= 0 THEN b.typtypmod ELSE "
             "t.typtypmod END, t.typtype, t.typcategory, t.typelem FROM base b JOIN pg_type t ON t.oid = b.typbasetype) "
-            "SELECT oid, typtypmod, typcategory, typelem, typtype, format_type(%s, %s) FROM base WHERE typbasetype = 0",
+            "SELECT oid, typtypmod, typcategory, typelem, typtype, format_type(%s, %s), format_type(oid, -1) FROM base "
+            "WHERE typbasetype = 0",
             [oid, oid, modifier],
         ).fetchone()
         if row is None:
             found[oid, modifier] = PostgresType(oid, modifier, f"type {oid}")
             continue
-        base, base_modifier, category, element, kind, name = row
-        chosen = modifier if base == oid else base_modifier
-        found[oid, modifier] = PostgresType(base, chosen, name, element if category == "A" else 0, kind == "e")
+        base, base_modifier, category, element, kind, name, under = row
+        chosen, under = (modifier, "") if base == oid else (base_modifier, under)
+        found[oid, modifier] = PostgresType(base, chosen, name, element if category == "A" else 0, kind == "e", under)
     return found
