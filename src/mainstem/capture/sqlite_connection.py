@@ -528,7 +528,11 @@ class SqliteConnection:
             noted = by_shape.setdefault(number, [])
             old, new = values[:count], values[width : width + count]
             before = len(noted)
-            noted += self._changes_of(shape, change, old, new, round((at - _EPOCH_DAY) * 86_400_000), sequence in gone)
+            moment = round((at - _EPOCH_DAY) * 86_400_000)
+            if shape.name == OUTBOX:
+                noted.append(self._message(shape, new, moment))
+            else:
+                noted += self._changes_of(shape, change, old, new, moment, sequence in gone)
             if len(noted) > before:
                 self._counts[shape.name] = self._counts.get(shape.name, 0) + len(noted) - before
                 self._changed_at = max(self._changed_at, noted[-1].at)
@@ -551,6 +555,13 @@ class SqliteConnection:
             key = [value if place in places else None for place, value in enumerate(old)]
             yield self._row("delete", key, old, at, ("new_key", self._key_json(shape, new)))
             yield self._row("insert", new, nothing, at, ("old_key", self._key_json(shape, old)))
+
+    def _message(self, shape: Shape, values: Sequence[Any], at: int) -> _Row:
+        """A row of the outbox. Its table takes any bytes; the relay rejects those that are no text."""
+        bad = next((name for (name, _), one in zip(shape.columns, values, strict=True) if isinstance(one, bytes)), None)
+        shown = [one.decode("utf-8", "backslashreplace") if isinstance(one, bytes) else one for one in values]
+        header = None if bad is None else ("refused", f"the {bad} is not text, but a BLOB or damaged".encode())
+        return self._row("insert", shown, [None] * len(values), at, header)
 
     def _row(
         self, change: str, new: Sequence[Any], old: Sequence[Any], at: int, header: tuple[str, bytes] | None = None
