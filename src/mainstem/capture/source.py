@@ -26,7 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from mainstem.capture.captured_table import CapturedTable
-from mainstem.errors import Invalid, PositionLost
+from mainstem.errors import Invalid, PositionLost, did_you_mean
 from mainstem.log.record import ORIGIN
 
 __all__ = [
@@ -45,6 +45,7 @@ __all__ = [
     "TableMoved",
     "Truncated",
     "check_renamed",
+    "check_types",
     "lost_position",
     "origin_array",
 ]
@@ -282,6 +283,19 @@ def origin_array(
         [positions, transactions, numbers, committed_at, pa.repeat(pa.scalar(snapshot), len(positions))],
         fields=list(ORIGIN),
     )
+
+
+def check_types(types: Mapping[str, pa.DataType], tables: Sequence[SourceTable]) -> None:
+    """Raise `Invalid` if a type is given to a column that is not captured."""
+    columns = {f"{table.name}.{column.name}": table for table in tables for column in table.columns}
+    for name in types:
+        if name not in columns:
+            near = [one for one, table in columns.items() if name.startswith(f"{table.name}.")]
+            raise Invalid(
+                f'types names "{name}", which is not a captured column',
+                detail=f"Captured are: {', '.join(near)}. Nothing was changed.",
+                hint=did_you_mean(name, near) or "Name some of these, or leave it out.",
+            )
 
 
 def check_renamed(table: SourceTable, names: Mapping[int, str]) -> None:

@@ -36,6 +36,7 @@ from mainstem.capture.source import (
     SourceTable,
     SourceTransaction,
     TableChanged,
+    check_types,
     lost_position,
     origin_array,
 )
@@ -224,7 +225,10 @@ class SqliteConnection:
     def tables(self) -> list[SourceTable]:
         """The captured tables as they are now."""
         with self._errors():
-            return [self._source_table(read_shape(self._database, one, self._path)) for one in self._captured.values()]
+            shapes = [read_shape(self._database, one, self._path) for one in self._captured.values()]
+        found = [self._source_table(shape) for shape in shapes]
+        check_types(self._types, found)
+        return found
 
     def _source_table(self, shape: Shape) -> SourceTable:
         # A column is known by its name: the file does not tell a renamed one from a new one. Its number is that of the name.

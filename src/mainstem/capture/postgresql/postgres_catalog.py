@@ -10,7 +10,7 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
-from mainstem.capture.captured_table import CapturedTable
+from mainstem.capture.captured_table import CapturedTable, check_columns
 from mainstem.capture.postgresql.pgoutput import Relation, RelationColumn
 from mainstem.capture.postgresql.postgres_types import PostgresType, arrow_type
 from mainstem.capture.source import SourceColumn, SourceTable
@@ -36,9 +36,6 @@ VERSION_MIN = 140000
 
 Session = psycopg.Connection[tuple[Any, ...]]
 Types = Mapping[tuple[int, int], PostgresType]
-
-# Names that a topic's rows have already.
-RESERVED = ("record", "origin", "before")
 
 
 # The server
@@ -203,7 +200,7 @@ class CatalogTable:
         """How rows with these columns are captured. The table may have others now."""
         found = []
         for place, (name, oid, modifier) in enumerate(columns):
-            if not _wanted(self.captured, self.table.key, name):
+            if not self.captured.wants(name, self.table.key):
                 continue
             postgres = types[oid, modifier]
             data_type = _topic_type(source, self.captured, name, postgres)
@@ -280,10 +277,6 @@ class CatalogTable:
         found = self.types[column.type_and_modifier]
         # As format_type() gives it: quoted where it must be.
         return sql.SQL("{}::{}").format(value, sql.SQL(found.base or found.name))
-
-
-def _wanted(captured: CapturedTable, key: Sequence[str], name: str) -> bool:
-    return captured.columns is None or name in captured.columns or name in key
 
 
 def _topic_type(source: PostgresSource, captured: CapturedTable, column: str, postgres: PostgresType) -> pa.DataType:
@@ -385,7 +378,7 @@ def read_table(session: Session, publication: str, source: PostgresSource, captu
             column.number, types[column.type_and_modifier].name, column.filled, column.version,
         )
         for column in columns
-        if _wanted(captured, key, column.name)
+        if captured.wants(column.name, key)
     )  # fmt: skip
     parts = session.execute(_PARTS, [oid]).fetchall() if kind == "p" else []
     stored = " ".join(part[2] for part in parts) if kind == "p" else str(storage)
@@ -433,22 +426,7 @@ def _check_table(
             detail="A row is looked up by its key in the database, which a hash does not find.",
             hint="Mask other columns, or give the table another key.",
         )
-    names = [column.name for column in columns]
-    for setting, given in (("columns", captured.columns or ()), ("masked", captured.masked),
-                           ("event_time", (captured.event_time,) if captured.event_time else ())):  # fmt: skip
-        if unknown := next((one for one in given if one not in names), None):
-            raise Invalid(
-                f'table "{captured.name}" has no column "{unknown}"',
-                detail=f"{setting} names it. The columns are: {', '.join(names)}.",
-                hint=did_you_mean(unknown, names) or "Name some of these.",
-            )
-    taken = [one for one in names if one in RESERVED[: 3 if captured.before else 2] and _wanted(captured, key, one)]
-    if taken:
-        raise Invalid(
-            f'column "{taken[0]}" of table "{captured.name}" has a reserved name',
-            detail=f'Rows of a captured topic have a column "{taken[0]}" of their own.',
-            hint="Capture the other columns: CapturedTable(..., columns=[...]); or rename it in the database.",
-        )
+    check_columns(captured, [column.name for column in columns], key)
 
 
 def _check_storage(session: Session, captured: CapturedTable, oid: int) -> None:

@@ -42,7 +42,16 @@ from mainstem.capture.postgresql.postgres_catalog import (
 )
 from mainstem.capture.postgresql.postgres_copy import copy_columns
 from mainstem.capture.postgresql.postgres_types import SESSION_OPTIONS, Unrepresentable, arrow_array
-from mainstem.capture.source import Event, Health, Reached, SourceTable, TableMoved, check_renamed, lost_position
+from mainstem.capture.source import (
+    Event,
+    Health,
+    Reached,
+    SourceTable,
+    TableMoved,
+    check_renamed,
+    check_types,
+    lost_position,
+)
 from mainstem.clock import SystemClock
 from mainstem.errors import DatabaseUnavailable, Invalid
 from mainstem.postgres_address import is_lost, unreachable
@@ -192,7 +201,9 @@ class PostgresConnection:
         with self._errors():
             wanted = self._source.all_tables() if self._has_outbox() else self._source.tables
             self._catalog = {one.name: self._read_table(one) for one in wanted}
-        return [one.table for one in self._catalog.values()]
+        found = [one.table for one in self._catalog.values()]
+        check_types(self._source.types, found)
+        return found
 
     def _read_table(self, captured: CapturedTable) -> CatalogTable:
         with self._session.transaction():
