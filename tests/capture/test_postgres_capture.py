@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -456,3 +458,43 @@ def test_a_domain_is_a_key(shop: CapturedShop, monkeypatch: pytest.MonkeyPatch, 
     shop.run("t")
     key = ("id", "n")
     assert shop.replay("shop.t") == shop.rows("t", key)
+
+
+def test_two_processes_that_set_up_a_capture_at_once(shop: CapturedShop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one looks for publication, slot and table before the first one made them, and makes them afterwards."""
+    shop.sql("CREATE TABLE t (id int PRIMARY KEY)")
+    first, second = (shop.capture("t", outbox=True).source.open("shop", shop.home) for _ in range(2))
+    looked = Counter[str]()
+
+    def stale(name: str) -> None:
+        look = getattr(postgres_connection, name)
+
+        def looks(*given: Any) -> Any:
+            looked[name] += 1
+            return None if looked[name] == 1 else look(*given)
+
+        monkeypatch.setattr(postgres_connection, name, looks)
+
+    try:
+        begins = first.prepare()
+        stale("publication_tables")
+        stale("slot_facts")
+        assert second.prepare() == begins
+    finally:
+        first.close()
+        second.close()
+    assert min(looked.values()) > 1
+
+
+def test_a_slot_in_use_is_not_dropped_and_its_reader_is_named(shop: CapturedShop, tmp_path: Path) -> None:
+    shop.sql("CREATE TABLE t (id int PRIMARY KEY)")
+    with shop.background("t"):
+        shop.wait(lambda: shop.sql(f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{shop.slot}' AND active"))
+        [(pid,)] = shop.sql(f"SELECT active_pid FROM pg_replication_slots WHERE slot_name = '{shop.slot}'")
+        for home, kind in ((shop.home, DatabaseUnavailable), (str(tmp_path / "other"), Invalid)):
+            other = shop.capture("t").source.open("shop", home)
+            with pytest.raises(kind) as refused:
+                other.drop()
+            other.close()
+            assert refused.value.summary == f'the replication slot "{shop.slot}" is in use'
+            assert str(pid) in refused.value.detail

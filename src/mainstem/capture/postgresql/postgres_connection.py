@@ -15,7 +15,7 @@ import os
 import select
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -242,6 +242,13 @@ class PostgresConnection:
     def prepare(self) -> str:
         """Make the publication and the slot, unless they exist, and the table of the outbox. The position where the slot
         begins."""
+        for _ in range(3):
+            with suppress(errors.DuplicateObject, errors.DuplicateTable, errors.UniqueViolation):
+                return self._prepare()
+            # Another process made one of the three after it was looked for.
+        return self._prepare()
+
+    def _prepare(self) -> str:
         if self._source.with_outbox and not self._has_outbox():
             with self._errors():
                 self._session.execute(postgres_outbox_sql())
@@ -761,9 +768,14 @@ class PostgresConnection:
                 try:
                     self._session.execute("SELECT pg_drop_replication_slot(%s)", [self._name])
                 except errors.ObjectInUse as error:
+                    self._refuse_foreign(end=in_use)
                     if not in_use or time.monotonic() > deadline:
-                        raise unreachable(self._address, error) from error
-                    self._refuse_foreign(end=True)
+                        raise DatabaseUnavailable(
+                            f'the replication slot "{self._name}" is in use',
+                            detail=f'PostgreSQL says: {self._address.safe(error)}. It is another run of capture "{self._capture}".',
+                            hint=f"Stop that run: mainstem capture stop {self._capture}.",
+                            address=self._address.shown,
+                        ) from error
                     time.sleep(0.05)
             if publication_tables(self._session, self._name) is not None:
                 statement = sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(self._name))
