@@ -41,6 +41,7 @@ from mainstem.capture.postgresql.postgres_catalog import (
     slot_facts,
 )
 from mainstem.capture.postgresql.postgres_copy import copy_columns
+from mainstem.capture.postgresql.postgres_session import PostgresSession
 from mainstem.capture.postgresql.postgres_types import SESSION_OPTIONS, Unrepresentable, arrow_array
 from mainstem.capture.source import (
     Event,
@@ -154,12 +155,12 @@ class PostgresConnection:
 
     # Connecting
 
-    def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
+    def _connect(self) -> PostgresSession:
         options = " ".join(f"-c {name}={value}" for name, value in SESSION_OPTIONS.items())
         given = str(self._address.parameters.get("options") or "")
         parameters = {**self._address.parameters, "application_name": self._title, "options": f"{options} {given}"}
         try:
-            return psycopg.connect(**parameters, autocommit=True, prepare_threshold=None)
+            return PostgresSession.connect(**parameters, autocommit=True, prepare_threshold=None)
         except psycopg.Error as error:
             # Without its traceback, whose frames have the password.
             raise unreachable(self._address, error) from error.with_traceback(None)
