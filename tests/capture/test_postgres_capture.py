@@ -290,7 +290,7 @@ def test_a_newer_run_fences_the_older_one(shop: CapturedShop) -> None:
 def test_a_lost_slot_is_found_before_the_next_event(shop: CapturedShop) -> None:
     shop.sql(CUSTOMERS)
     shop.run("customers")
-    shop.sql(f"SELECT pg_drop_replication_slot('{shop.slot}')")
+    shop.drop_slot()
     shop.sql("DELETE FROM customers WHERE id = 1001")
     shop.sql("UPDATE customers SET email = 'new' WHERE id = 1002")
     with pytest.raises(PositionLost):
