@@ -333,7 +333,8 @@ class Mainstem:
                 hint='Install it: pip install "mainstem[redis]"',
             ) from error
 
-        return self.store(name or store_name("redis", prefix), RedisStore(url, prefix, form=form), key=key)
+        backend = RedisStore(url, prefix, form=form)
+        return self.store(name or store_name("redis", prefix), backend, key=key)
 
     def delta(self, path: str | os.PathLike[str], *, key: str | Sequence[str] = (), name: str | None = None) -> Store:
         """A Delta Lake table, in a local folder, that a flow keeps current; without a key rows are only appended.

@@ -127,7 +127,7 @@ class KilledRedis:
         self.compared += 3
         if trial.backend.fences() != Fences(None, None):
             self.violations.append(f"kill {number}: a fence is there")
-        if answered >= 0 and not isinstance(writer.find_change(), Unavailable):
+        if not isinstance(writer.find_change(), Unavailable):
             self.violations.append(f"kill {number}: the loss was not noticed")
         try:
             trial.write(writer, answered + 1, batch_of(answered + 1))

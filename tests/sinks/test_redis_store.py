@@ -211,9 +211,9 @@ def test_a_prefix_with_glob_characters_means_itself(server, client, tmp_path, fo
 
 
 @pytest.mark.parametrize("prefix", ["", "m", "mainstem", "mainstem.", "mainstem.store x", "x" * 1_025, 7, "\ud800"])
-def test_a_prefix_that_cannot_be_is_refused(server, prefix) -> None:
-    with pytest.raises(Invalid) as refused:
-        RedisStore(server.address(), prefix)
+def test_a_prefix_that_cannot_be_is_refused(server, tmp_path, prefix) -> None:
+    with mainstem.open(tmp_path / "home", upkeep="manual") as stem, pytest.raises(Invalid) as refused:
+        stem.redis(server.address(), prefix=prefix, key="id")
     assert refused.value.detail
     assert refused.value.hint
 
