@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from mainstem.flows.rebuild import Rebuild
     from mainstem.flows.runner import RunningFlows
     from mainstem.flows.view_check import CheckedView
+    from mainstem.sinks.search_index import SearchIndex
 
 __all__ = ["Mainstem", "is_on_kafka", "open", "open_brokers", "open_log"]
 
@@ -310,6 +311,24 @@ class Mainstem:
         from mainstem.sinks.postgres_store import PostgresStore
 
         return self.store(name or store_name("postgres", table), PostgresStore(url, table), key=key)
+
+    def search_index(
+        self, name: str, *, key: str | Sequence[str] = (), text: str | Sequence[str] = ()
+    ) -> SearchIndex:  # fmt: skip
+        """A full-text index in the home that a flow keeps current, and its searches: `.search("red shoes")`.
+
+        `text`: the columns in which words are searched, STRING or ARRAY<STRING>. An index that exists needs neither `key` nor
+        `text`. The name of the store and, by default, of its flow is `search.<name>`.
+        """
+        try:
+            from mainstem.sinks.search_index import open_search_index
+        except ModuleNotFoundError as error:
+            raise NotFound(
+                "the library of search indexes is not installed",
+                detail=f"{error}.",
+                hint='Install it: pip install "mainstem[search]".',
+            ) from error
+        return open_search_index(self.home, name, key, text, identity=self.log.identity, clock=self.log.clock)
 
     def store(self, name: str, backend: StoreBackend, *, key: str | Sequence[str] = ()) -> Store:
         """A store of your own: `backend` is what reads and writes it."""

@@ -35,6 +35,7 @@ COMMANDS = {
     "capture": Entry("capture_commands", "app", "Captures (CDC): changes of databases, as topics."),
     "home": Entry("home_commands", "app", "The home: copy it while it is in use, verify it."),
     "query": Entry("query_command", "query", "Run an SQL query over topics and views."),
+    "search": Entry("search_command", "search", "Search an index for words."),
     "sql": Entry("sql_command", "sql", "An SQL shell over topics and views."),
     "check": Entry("check_command", "check", "Build the flows of a program without running them."),
     "run": Entry("run_command", "run_program", "Run the flows of a program."),
