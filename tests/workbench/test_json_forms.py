@@ -65,9 +65,9 @@ CALLS = {
     "completion": "completion bash",
     "topic delete": "topic delete customers --yes",
 }
-# Those that read standard input, start Spark, or need brokers or a database: other tests parse what they print.
+# Those that read standard input, start Spark, or need brokers, a database or an index: other tests parse what they print.
 ELSEWHERE = {
-    "sql", "run", "check", "view rebuild", "view check", "topic adopt", "capture setup", "capture run", "capture drop",
+    "search", "sql", "run", "check", "view rebuild", "view check", "topic adopt", "capture setup", "capture run", "capture drop",
     "capture check", "store describe", "store rebuild",
 }  # fmt: skip
 

@@ -221,7 +221,7 @@ def compare_tables(
     deadline = now() + wait_seconds
     before, found, since = None, _look(first, second, columns), now()
     while not found.settled:
-        undecided = [] if before is None else found.changed_since(before)
+        undecided: list[_Key] = [] if before is None else found.changed_since(before)
         if undecided:
             since = now()
         # Where nothing says how far each is, what stays different is.

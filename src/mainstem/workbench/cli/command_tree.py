@@ -36,6 +36,7 @@ COMMANDS = {
     "store": Entry("store_commands", "app", "Stores (databases, caches, lakes) that flows keep current."),
     "home": Entry("home_commands", "app", "The home: copy it while it is in use, verify it."),
     "query": Entry("query_command", "query", "Run an SQL query over topics and views."),
+    "search": Entry("search_command", "search", "Search an index for words."),
     "sql": Entry("sql_command", "sql", "An SQL shell over topics and views."),
     "compare": Entry("compare_command", "compare", "Compare topics, views, stores and files by key."),
     "check": Entry("check_command", "check", "Build the flows of a program without running them."),
