@@ -312,6 +312,30 @@ class Mainstem:
 
         return self.store(name or store_name("postgres", table), PostgresStore(url, table), key=key)
 
+    def redis(
+        self, url: str, *, prefix: str, key: str | Sequence[str], form: Literal["json", "hash"] = "json",
+        name: str | None = None,
+    ) -> Store:  # fmt: skip
+        """Keys of a Redis ("redis://user@host:6379/0", or "rediss://" with TLS) that a flow keeps current: `prefix` and the row's key.
+
+        A key of one column is its text, of several a JSON array: `shop:7`, `shop:["a","b:c"]`. `form`: "json" stores a row as
+        JSON text, "hash" as a hash with a field for each column; a null has none. The hash `mainstem.store <prefix>` tells every
+        reader whether the store is "filling" or "current". Only the flow may write keys with this prefix; if there are any
+        before it begins, they are refused. What Redis loses is filled in again from the log. When a store that has rows is
+        filled again, Redis answers nobody while the new rows replace the old ones, about a second for 100,000 rows.
+        """
+        try:
+            from mainstem.sinks.redis_store import RedisStore
+        except ImportError as error:
+            raise Invalid(
+                "Redis needs the package redis",
+                detail=f"It cannot be imported: {error}.",
+                hint='Install it: pip install "mainstem[redis]"',
+            ) from error
+
+        backend = RedisStore(url, prefix, form=form)
+        return self.store(name or store_name("redis", prefix), backend, key=key)
+
     def delta(self, path: str | os.PathLike[str], *, key: str | Sequence[str] = (), name: str | None = None) -> Store:
         """A Delta Lake table, in a local folder, that a flow keeps current; without a key rows are only appended.
 
