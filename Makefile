@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml constraints.txt scripts/make_environment
 	@touch $(STAMP)
 
 $(TEST_STAMP): $(STAMP) scripts/fetch_jars scripts/system_packages
-	@scripts/make_environment .venv dev,kafka,postgres,spark "linters, test tools, PostgreSQL and the client of Kafka (half a minute)"
+	@scripts/make_environment .venv dev,delta,kafka,postgres,redis,search,spark "linters, test tools, PostgreSQL, Redis and the clients of stores (half a minute)"
 	@scripts/fetch_jars .venv
 	@scripts/system_packages
 	@touch $(TEST_STAMP)

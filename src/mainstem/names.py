@@ -1,4 +1,4 @@
-"""Names of topics, groups, queues and producers.
+"""Names of topics, groups, queues and producers, and names in SQL.
 
 A name is also the name of a directory, a part of a topic's name, and a word in a command line. So it is made of ASCII
 letters, digits, `_`, `.` and `-` alone: no path can be hidden in it, no two names look alike, and every file system and
@@ -12,7 +12,7 @@ import unicodedata
 
 from mainstem.errors import InvalidName
 
-__all__ = ["NAME_BYTES_MAX", "check_name", "check_own_name"]
+__all__ = ["NAME_BYTES_MAX", "check_name", "check_own_name", "quote_name"]
 
 # File systems allow 255 bytes; the rest is left for what is put behind a name.
 NAME_BYTES_MAX = 200
@@ -100,3 +100,12 @@ def _likely(name: str) -> str:
     plain = re.sub(r"\.\.+", ".", _REFUSED_CHARACTER.sub("_", letters)).strip("._-")
     reserved = plain.lower().startswith(_OWN_PREFIX) or plain.partition(".")[0].lower() in _DEVICES
     return "" if reserved or len(plain) < len(name) / 2 else plain
+
+
+def quote_name(name: str) -> str:
+    """A name quoted for SQL.
+
+    >>> quote_name("unit price")
+    '"unit price"'
+    """
+    return '"' + name.replace('"', '""') + '"'

@@ -85,7 +85,7 @@ class SinkContract:
 
     def test_it_may_be_named_before_it_is_there_and_holds_nothing_then(self, sink: TriedSink) -> None:
         named = sink.sink()
-        assert named.kind in ("topic", "view", "files")
+        assert named.kind in ("topic", "view", "files", "store")
         assert named.name
         assert named.version == 1
         named.accept(sink.schema)

@@ -14,7 +14,7 @@ import pytest
 import mainstem
 from mainstem.batch import Batch, FlowRun
 from mainstem.errors import Conflict, DatabaseUnavailable, Invalid, LockHeld, MainstemError
-from mainstem.postgres_address import PostgresAddress
+from mainstem.postgres.postgres_address import PostgresAddress
 from mainstem.views.home_views import backend_of_home
 from mainstem.views.postgres import postgres_backend, postgres_writer
 from mainstem.views.postgres.postgres_backend import PostgresBackend
@@ -75,7 +75,7 @@ def test_somebody_s_own_table_of_the_name_and_views_on_ours_are_named(
         anyone.execute("CREATE TABLE orders (n integer)")
         anyone.execute("CREATE VIEW best AS SELECT max(amount) FROM revenue")
     taken = View(tmp_path, "orders", key="store", backend=PostgresBackend(views_address))
-    with pytest.raises(Conflict, match='another object named "orders"') as refused:
+    with pytest.raises(Conflict, match='another object with the name of view "orders"') as refused:
         taken.writer(RUN, SCHEMA)
     assert "search_path" in refused.value.hint
     assert not taken.exists

@@ -255,6 +255,8 @@ def way_out(planned: PlannedFlow) -> str:
     sink = planned.flow.into
     if sink.kind == "view":
         return f"Build a new version beside the live one: mainstem view rebuild {sink.name} --program FILE."
+    if sink.kind == "store":
+        return f"Fill the store again: mainstem store rebuild {sink.name} --program FILE."
     return f'Give the flow another name, Flow(..., name="{planned.name}_2"), and a sink of its own.'
 
 

@@ -170,8 +170,8 @@ def _topic_of(planned: PlannedFlow, checkpoint: str, log: Log) -> TopicBackend |
 
 def _limits(planned: PlannedFlow) -> HistoryLimits:
     sink = planned.flow.into
-    # A view with the column `record` finds the last row of a key by it.
-    ordered = sink.kind == "topic" or (sink.kind == "view" and "record" not in planned.schema.names)
+    # A view or a store with the column `record` finds the last row of a key by it.
+    ordered = sink.kind == "topic" or (sink.kind in ("view", "store") and "record" not in planned.schema.names)
     return HistoryLimits(ROWS_MIN, planned.rows_max, planned.flow.rows_max or LIGHT_ROWS_MAX, BYTES_MAX, ordered)
 
 

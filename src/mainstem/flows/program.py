@@ -37,6 +37,7 @@ from mainstem.flows.staged_batches import query_rows, stage_operators, stages_of
 from mainstem.log.log import Log
 from mainstem.log.record import ORIGIN
 from mainstem.operators.stage.stage import BatchStages, Stage
+from mainstem.sinks.store import Store
 from mainstem.spark.build import NEVER_IDLE, Build, Leaf
 from mainstem.spark.checkpoint.flow_store import FlowStore
 from mainstem.spark.checkpoint.native_history import NativeHistory
@@ -253,7 +254,7 @@ class PlannedFlow:
         """
         if self.flow.rows_max is not None:
             return self.flow.rows_max
-        light = not self.operators and self.flow.into.kind not in ("topic", "view")
+        light = not self.operators and self.flow.into.kind not in ("topic", "view", "store")
         return LIGHT_ROWS_MAX if light else ROWS_MAX
 
     def warnings(self) -> list[str]:
@@ -312,7 +313,7 @@ class Program:
     def __init__(
         self, stem: Mainstem, flows: Flows, *, cuts: Mapping[str, Any] | None = None, rebuilt: str | None = None
     ) -> None:
-        """`rebuilt`: the view of which a new version is built, which may have other columns than the live one."""
+        """`rebuilt`: the view or store of which a new version is built, which may have other columns than the live one."""
         self._stem = stem
         self._flows = flows
         self._rebuilt = rebuilt
@@ -378,6 +379,8 @@ class Program:
             check_no_times(schema, f'flow "{flow.name}"')
         if isinstance(flow.into, View) and flow.into.name == self._rebuilt:
             flow.into.accept(schema, version=0)  # as for a version that does not exist yet
+        elif isinstance(flow.into, Store) and flow.into.name == self._rebuilt:
+            flow.into.at_version(0).accept(schema)
         else:
             flow.into.accept(schema)
         stages = stages_of(flow.rows, self._build.stages, flow.name)

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -37,6 +38,7 @@ from mainstem.flows.packed_query import describe_columns, takes_columns
 from mainstem.flows.program import Flows, PlannedFlow, Program
 from mainstem.flows.real_time import check_mode, look_through_last_batch, start_real_time
 from mainstem.flows.staged_batches import StagedBatches
+from mainstem.flows.store_fill import StoreFill, begin_again_if_lost
 from mainstem.log.backoff import Backoff
 from mainstem.operators.stage.state_runs import StageManifests
 from mainstem.spark.checkpoint.batch_gate import BatchGate
@@ -247,6 +249,8 @@ LOOK_SECONDS = 1
 SIGNAL_SECONDS = 2
 # How often it checks whether the files are read; it is idle from then until the check.
 SWITCH_SECONDS = 0.05
+# How often an idle flow checks whether its store still has what was written.
+STORE_SECONDS = 5
 RETRY = Backoff("1 second", max="1 minute", growth="exponential")
 
 
@@ -444,6 +448,9 @@ class RunningFlows:
         check_sources(planned, checkpoint, self._stem.log)
         identity = check_sink(planned, known, checkpoint, self._stem.log)
         sink = planned.flow.into
+        if begin_again_if_lost(planned, checkpoint, self._stem):
+            handle.raised = _VersionChanged()
+            raise handle.raised
         # Set at once: any later line may fail, and the next attempt needs this run.
         run = handle.run = store.begin(
             version, after=handle.run, plan=planned.plan, sink=f"{sink.kind} {sink.name}", **identity.facts(),
@@ -460,6 +467,7 @@ class RunningFlows:
                 # The writer has just created it.
                 store.note(run, **made.facts())
             check_held(planned, writer, checkpoint)
+            fill = StoreFill.of(planned, writer, self._stem)
             check_checkpoint(
                 checkpoint, writer.committed_batch, accounts="rows" if sink.kind == "topic" else "every batch",
                 otherwise=f"Or start over. {way_out(planned)}",
@@ -472,8 +480,8 @@ class RunningFlows:
             if catch_up is not None and not catch_up.over:
                 catch_up.prepare()
                 flow = self._program.build_for(planned, run, files=catch_up.history)
-                query = self._start_query(handle, flow.rows, writer, run, checkpoint, catch_up)
-                self._follow(handle, query, run, catch_up)
+                query = self._start_query(handle, flow.rows, writer, run, checkpoint, catch_up, fill=fill)
+                self._follow(handle, query, run, catch_up, fill)
                 if not catch_up.over:
                     return
                 reach("history_over")
@@ -493,7 +501,8 @@ class RunningFlows:
             )  # fmt: skip
             built = "" if staged is None else staged.bind(flow.rows, task)
             store.note(run, built=built, columns=describe_columns(planned, flow.rows, staged))
-            self._follow(handle, self._start_query(handle, flow.rows, writer, run, checkpoint, catch_up, staged), run)
+            query = self._start_query(handle, flow.rows, writer, run, checkpoint, catch_up, staged, fill)
+            self._follow(handle, query, run, fill=fill)
         finally:
             handle.pace.close()
             writer.close()
@@ -511,18 +520,33 @@ class RunningFlows:
         self._follow(handle, query, run)
 
     def _follow(
-        self, handle: FlowHandle, query: StreamingQuery, run: FlowRun, catch_up: NativeCatchUp | None = None
-    ) -> None:
+        self, handle: FlowHandle, query: StreamingQuery, run: FlowRun, catch_up: NativeCatchUp | None = None,
+        fill: StoreFill | None = None,
+    ) -> None:  # fmt: skip
         """Watch a query until it ends, or until it has caught up."""
         handle.query = query
         if handle.stopping.is_set():
             query.stop()
         handle.become("running" if catch_up is None else "catching up")
         seconds: Any = LOOK_SECONDS if catch_up is None else SWITCH_SECONDS  # PySpark takes parts of a second too
-        while not query.awaitTermination(seconds):
-            if self._heed_wish(handle) or (catch_up is not None and catch_up.over) or self._replaced(handle, run):
-                with handle.pace.hurry():
-                    query.stop()
+        changed, looked_at = None, time.monotonic()
+        try:
+            while not query.awaitTermination(seconds):
+                if fill is not None and changed is None and time.monotonic() - looked_at >= STORE_SECONDS:
+                    changed, looked_at = fill.find_change(), time.monotonic()
+                if (
+                    changed is not None
+                    or self._heed_wish(handle)
+                    or (catch_up is not None and catch_up.over)
+                    or self._replaced(handle, run)
+                ):
+                    with handle.pace.hurry():
+                        query.stop()
+        finally:
+            # Whatever the stop did to the batch.
+            handle.raised = changed or handle.raised
+        if changed is not None:
+            raise changed
         if not handle.stopping.is_set():
             # Within one session Spark itself stops a query when another one uses its checkpoint.
             check_epoch(self._stem.home, run)
@@ -539,7 +563,7 @@ class RunningFlows:
 
     def _start_query(
         self, handle: FlowHandle, rows: DataFrame, writer: BatchWriter, run: FlowRun, checkpoint: str,
-        catch_up: NativeCatchUp | None, staged: StagedBatches | None = None,
+        catch_up: NativeCatchUp | None, staged: StagedBatches | None = None, fill: StoreFill | None = None,
     ) -> StreamingQuery:  # fmt: skip
         context = rows.sparkSession.sparkContext
         context.setLocalProperty("spark.scheduler.pool", handle.name)
@@ -591,6 +615,8 @@ class RunningFlows:
                     # A fenced run must not change the notes of the newer one.
                     with store.guard(run):
                         note_rows(checkpoint, number)
+            if fill is not None:
+                fill.batch_over(batch.offsets)
             reach("batch_written", number)
             if staged is not None and way is not None:
                 figures = staged.finish(number, way)

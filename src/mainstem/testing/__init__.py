@@ -9,6 +9,7 @@ results = (
 """
 
 from mainstem.testing.scripted_rows import ScriptedRows, TestResults
+from mainstem.testing.store_contract import StoreContract
 from mainstem.testing.stream_script import TestStream, TestStreams
 
-__all__ = ["ScriptedRows", "TestResults", "TestStream", "TestStreams"]
+__all__ = ["ScriptedRows", "StoreContract", "TestResults", "TestStream", "TestStreams"]

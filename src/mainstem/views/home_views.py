@@ -62,7 +62,7 @@ def wait_for_views(ask: Callable[[], T], clock: Clock) -> T:
 def _may_pass(error: Unavailable) -> bool:
     if not isinstance(error, DatabaseUnavailable):
         return False
-    from mainstem.postgres_address import may_pass  # the error came from its client library
+    from mainstem.postgres.postgres_address import may_pass  # the error came from its client library
 
     return may_pass(error)
 
@@ -74,6 +74,6 @@ def _read_address(home: str) -> str | None:
 
 
 def _remember(home: str, address: str) -> None:
-    from mainstem.postgres_address import PostgresAddress
+    from mainstem.postgres.postgres_address import PostgresAddress
 
     remember(home, FILE, PostgresAddress.parse(address).without_password, about=_ABOUT)

@@ -11,56 +11,22 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from mainstem.arguments import checked_calls
-from mainstem.batch import Batch, FlowRun, Written
-from mainstem.crash_points import reach
+from mainstem.batch import FlowRun
 from mainstem.log.record import CHANGING_MARK, RECORD, RECORD_MARK, record_schema
+from mainstem.spark.arrow_writer import ArrowWriter
 from mainstem.spark.build import Leaf, current_build
-from mainstem.spark.checkpoint.rejected_rows import reject
-from mainstem.spark.columnar_rows import ColumnarRows, SendRows
 from mainstem.spark.sources.topic_request import OPTION
 from mainstem.spark.spark_types import spark_schema
 from mainstem.views.home_views import ADDRESS
 from mainstem.views.view import View
 from mainstem.views.view_history import AsOf
-from mainstem.views.view_store import VersionWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["SparkView", "SparkViewWriter"]
+__all__ = ["SparkView"]
 
 SOURCE = "mainstem_view"
-
-
-class SparkViewWriter:
-    """Writes the batches of a flow into a view."""
-
-    def __init__(self, writer: VersionWriter) -> None:
-        self.writer = writer
-
-    @property
-    def committed_batch(self) -> int:
-        """The last committed batch; -1 if there is none."""
-        return self.writer.committed_batch
-
-    @property
-    def column_task(self) -> SendRows:
-        return SendRows()
-
-    def write(self, rows: DataFrame, batch: Batch) -> Written:
-        return self._write(rows.toArrow(), batch)
-
-    def write_columns(self, rows: ColumnarRows, batch: Batch) -> Written:
-        return self._write(rows.to_table(), batch)
-
-    def _write(self, table: pa.Table, batch: Batch) -> Written:
-        reach("sink_rows_computed")
-        prepared = self.writer.prepare(table)
-        reject(batch, table, prepared.rejections, taken=len(table) - len(prepared.rejections))
-        return self.writer.commit(prepared, batch)
-
-    def close(self) -> None:
-        self.writer.close()
 
 
 @checked_calls
@@ -148,9 +114,9 @@ class SparkView(View):
     def accept(self, schema: pa.Schema, *, version: int | None = None) -> None:
         super().accept(schema, version=self._version if version is None else version)
 
-    def writer(self, run: FlowRun, schema: pa.Schema) -> SparkViewWriter:  # type: ignore[override]
+    def writer(self, run: FlowRun, schema: pa.Schema) -> ArrowWriter:  # type: ignore[override]
         """Begin a run of a flow into this view."""
-        return SparkViewWriter(super().writer(run, schema))
+        return ArrowWriter(super().writer(run, schema))
 
 
 def _make_folder(folder: str) -> str:

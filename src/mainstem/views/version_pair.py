@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from mainstem.names import quote_name
 from mainstem.views.sql.sql_tables import Row, SqlConnection, SqlTables, list_columns
-from mainstem.views.sqlite.sqlite_columns import arrow_column, quote_name
+from mainstem.views.sqlite.sqlite_columns import arrow_column
 
 __all__ = ["Difference", "Kind", "VersionPair"]
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from mainstem.arguments import text
-from mainstem.errors import Invalid, InvalidRows
 from mainstem.log.record import record_array, record_schema
-from mainstem.log.rows.python_rows import array_of
-from mainstem.log.rows.row_errors import format_value
-from mainstem.log.rows.schema_ddl import type_to_ddl
-from mainstem.views.merge_batch import normal_key
+from mainstem.log.rows.key_values import key_column, key_values
 from mainstem.views.sqlite.sqlite_columns import stored_values
 
-__all__ = ["change_rows", "key_columns", "stored_key"]
+__all__ = ["change_rows", "stored_key"]
 
 
 # Changes of a view as rows with `record`, from the stored changes.
@@ -75,44 +71,12 @@ def stored_key(given: Any, key: Sequence[str], schema: pa.Schema, *, view: str) 
     ['Berlin', 1]
     """
     return [
-        _to_stored(value, schema.field(name), view) for name, value in zip(key, _values(given, key, view), strict=True)
+        _to_stored(value, schema.field(name), view)
+        for name, value in zip(key, key_values(given, key, of=f'view "{view}"'), strict=True)
     ]
-
-
-def key_columns(given: Any, key: Sequence[str], schema: pa.Schema, *, view: str) -> list[pa.Array]:
-    """The same as Arrow: for each column of the key an array with the one value."""
-    return [
-        _column(value, schema.field(name), view) for name, value in zip(key, _values(given, key, view), strict=True)
-    ]
-
-
-def _values(given: Any, key: Sequence[str], view: str) -> list[Any]:
-    if isinstance(given, Mapping) and set(given) == set(key):
-        return [given[name] for name in key]
-    if isinstance(given, tuple) and len(given) == len(key):
-        return list(given)
-    if len(key) == 1 and not isinstance(given, tuple):
-        return [given]
-    raise Invalid(
-        f'{format_value(given)} is not a key of view "{view}"',
-        detail=f"Its key has {len(key)} column{'s' if len(key) > 1 else ''}: {', '.join(key)}.",
-        hint=f"Give a tuple in that order, or a dict: view.get({{{', '.join(f'{name!r}: ...' for name in key)}}}).",
-    )
 
 
 def _to_stored(value: Any, field: pa.Field, view: str) -> Any:
     if type(value) is _PLAIN.get(field.type):
         return text(value, field.name) if isinstance(value, str) else value
-    return stored_values(_column(value, field, view))[0]
-
-
-def _column(value: Any, field: pa.Field, view: str) -> pa.Array:
-    try:
-        return normal_key(array_of([value], field.type, path=field.name, topic=view))
-    except InvalidRows as error:
-        raise Invalid(
-            f'{format_value(value)} is not a value of "{field.name}", which is {type_to_ddl(field.type)}',
-            detail=f'"{field.name}" is in the key of view "{view}".',
-            hint=error.hint,
-            column=field.name,
-        ) from error
+    return stored_values(key_column(value, field, of=f'view "{view}"'))[0]

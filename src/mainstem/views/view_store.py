@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from mainstem.batch import Batch, FlowRun, Written
 from mainstem.clock import Clock
-from mainstem.views.merge_batch import Rejection
+from mainstem.log.rows.merged_rows import Rejection
 from mainstem.views.version_pair import Difference
 from mainstem.views.view_facts import Facts
 

@@ -55,7 +55,7 @@ from mainstem.capture.source import (
 )
 from mainstem.clock import SystemClock
 from mainstem.errors import DatabaseUnavailable, Invalid
-from mainstem.postgres_address import is_lost, unreachable
+from mainstem.postgres.postgres_address import is_lost, unreachable
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn

@@ -22,7 +22,7 @@ from mainstem.capture.outbox_table import OUTBOX, postgres_outbox_sql
 from mainstem.capture.source import SourceConnection
 from mainstem.errors import Invalid
 from mainstem.log.rows.schema_ddl import type_to_ddl
-from mainstem.postgres_address import PostgresAddress
+from mainstem.postgres.postgres_address import PostgresAddress
 
 __all__ = ["PostgresSource", "postgres"]
 

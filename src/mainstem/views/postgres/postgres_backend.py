@@ -25,15 +25,15 @@ from mainstem.clock import Clock
 from mainstem.crash_points import reach
 from mainstem.errors import Invalid, MainstemError
 from mainstem.log.rows.schema_ddl import schema_from_ddl
-from mainstem.postgres_address import PostgresAddress
-from mainstem.views.postgres.postgres_errors import translate_errors
-from mainstem.views.postgres.postgres_pool import LOCK_MS_MAX, PostgresPool, Session, pool_of
+from mainstem.names import quote_name
+from mainstem.postgres.postgres_address import PostgresAddress
+from mainstem.postgres.postgres_pool import LOCK_MS_MAX, PostgresPool, Session, pool_of
 from mainstem.views.postgres.postgres_tables import NAME_BYTES_MAX, PostgresTables, plain_view
+from mainstem.views.postgres.postgres_view_errors import translate_view_errors
 from mainstem.views.postgres.postgres_watch import PostgresWatch, channel_of
 from mainstem.views.postgres.postgres_writer import PostgresWriter
 from mainstem.views.sql.sql_history import SqlHistory
 from mainstem.views.sql.sql_snapshot import SqlSnapshot
-from mainstem.views.sqlite.sqlite_columns import quote_name
 from mainstem.views.version_pair import Difference, VersionPair
 from mainstem.views.view_facts import Facts, check_not_live, check_version, no_such_view
 
@@ -177,7 +177,7 @@ def _tables(view: str, view_id: str, version: int, key: tuple[str, ...], ddl: st
 
 def view_names(pool: PostgresPool) -> list[str]:
     """The views of the database, sorted."""
-    with translate_errors(pool.address, "mainstem_views"), pool.borrow(READ) as connection:
+    with translate_view_errors(pool.address, "mainstem_views"), pool.borrow(READ) as connection:
         if connection.execute("SELECT to_regclass('mainstem_views')").fetchone() == (None,):
             return []
         return sorted(name for (name,) in connection.execute("SELECT view FROM mainstem_views"))
@@ -226,13 +226,13 @@ class PostgresStore:
     @contextmanager
     def begin_read(self) -> Iterator[Session]:
         """A transaction that reads one snapshot."""
-        with translate_errors(self.pool.address, self.view), self.pool.borrow(READ) as connection:
+        with translate_view_errors(self.pool.address, self.view), self.pool.borrow(READ) as connection:
             yield connection
 
     @contextmanager
     def begin_write(self) -> Iterator[Session]:
         """A transaction that is committed at the end, if nothing was raised."""
-        with translate_errors(self.pool.address, self.view), self.pool.borrow(WRITE) as connection:
+        with translate_view_errors(self.pool.address, self.view), self.pool.borrow(WRITE) as connection:
             connection.execute(f"SET LOCAL lock_timeout = {LOCK_MS_MAX}")
             yield connection
             connection.execute("COMMIT")

@@ -19,7 +19,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from mainstem.views.postgres.postgres_columns import (
+from mainstem.log.rows.key_values import key_columns
+from mainstem.names import quote_name
+from mainstem.postgres.postgres_columns import (
     cast_sent,
     comparable,
     encode_column,
@@ -29,10 +31,8 @@ from mainstem.views.postgres.postgres_columns import (
     unfit,
     wire_type,
 )
-from mainstem.views.postgres.postgres_pool import Encoded
+from mainstem.postgres.postgres_pool import Encoded
 from mainstem.views.sql.sql_tables import SqlConnection, SqlTables, list_columns
-from mainstem.views.sqlite.sqlite_columns import quote_name
-from mainstem.views.view_key import key_columns
 
 __all__ = ["DELETES", "NAME_BYTES_MAX", "PostgresTables", "UPSERTS", "plain_view"]
 
@@ -71,7 +71,9 @@ class PostgresTables(SqlTables):
 
     def stored_key(self, key: Any) -> list[Encoded] | None:
         stored = []
-        for name, column in zip(self.key, key_columns(key, self.key, self.schema, view=self.view), strict=True):
+        for name, column in zip(
+            self.key, key_columns(key, self.key, self.schema, of=f'view "{self.view}"'), strict=True
+        ):
             field = self.schema.field(name)
             if column.null_count or unfit(column, field, self.key):
                 return None

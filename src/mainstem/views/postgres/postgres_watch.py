@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import psycopg
 
-from mainstem.postgres_address import unreachable
-from mainstem.views.postgres.postgres_pool import PostgresPool
+from mainstem.postgres.postgres_address import unreachable
+from mainstem.postgres.postgres_pool import PostgresPool
 
 __all__ = ["PostgresWatch", "channel_of"]
 

@@ -26,12 +26,13 @@ from mainstem.batch import Batch, FlowRun
 from mainstem.clock import Clock
 from mainstem.errors import ViewNotFound
 from mainstem.log.backoff import Backoff
-from mainstem.postgres_address import is_lost, rolled_back_by_server
-from mainstem.views.merge_batch import Rejection, merge_columns
-from mainstem.views.postgres.postgres_columns import copy_rows, unfit
-from mainstem.views.postgres.postgres_errors import translate_errors
-from mainstem.views.postgres.postgres_pool import LOCK_MS_MAX, Session
+from mainstem.log.rows.merged_rows import Rejection, merge_columns
+from mainstem.postgres.postgres_address import is_lost, rolled_back_by_server
+from mainstem.postgres.postgres_columns import copy_rows, unfit
+from mainstem.postgres.postgres_pool import LOCK_MS_MAX, Session
+from mainstem.views.merge_batch import check_columns
 from mainstem.views.postgres.postgres_tables import DELETES, UPSERTS, PostgresTables
+from mainstem.views.postgres.postgres_view_errors import translate_view_errors
 from mainstem.views.postgres.postgres_watch import channel_of
 from mainstem.views.sql.sql_writer import SqlWriter
 from mainstem.views.view_facts import Facts, check_version
@@ -117,7 +118,8 @@ class PostgresWriter(SqlWriter[Session, CopiedRows]):
     def prepare(self, rows: pa.Table) -> CopiedRows:
         tables = self._tables
         fits = partial(unfit, key=tables.key)
-        merged = merge_columns(rows, tables.schema, tables.key, view=self._view, unfit=fits)
+        check_columns(rows.schema, tables.schema, view=self._view)
+        merged = merge_columns(rows, tables.schema, tables.key, name=self._view, unfit=fits)
         return CopiedRows(copy_rows(merged.upserts), copy_rows(merged.deletes), merged.rows, merged.rejections)
 
     def close(self) -> None:
@@ -128,7 +130,7 @@ class PostgresWriter(SqlWriter[Session, CopiedRows]):
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
         try:
-            with translate_errors(self._store.pool.address, self._view):
+            with translate_view_errors(self._store.pool.address, self._view):
                 yield
         except ViewNotFound as error:
             detail = f"The database no longer has the schema {self._tables.name} of version {self.version}."

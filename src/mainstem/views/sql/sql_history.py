@@ -12,8 +12,8 @@ one before, with its changes.
 from __future__ import annotations
 
 from mainstem.batch import Offsets
+from mainstem.names import quote_name
 from mainstem.views.sql.sql_tables import SqlConnection, SqlTables
-from mainstem.views.sqlite.sqlite_columns import quote_name
 from mainstem.views.version_pair import Kind, VersionPair
 from mainstem.views.view_facts import Facts
 from mainstem.views.view_store import KeptSince

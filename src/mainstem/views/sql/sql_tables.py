@@ -28,7 +28,7 @@ from typing import Any, ClassVar, Protocol
 import pyarrow as pa
 
 from mainstem.log.rows.schema_ddl import schema_to_ddl
-from mainstem.views.sqlite.sqlite_columns import quote_name
+from mainstem.names import quote_name
 from mainstem.views.view_facts import FORMAT
 
 __all__ = ["Row", "SqlConnection", "SqlTables", "list_columns"]

@@ -27,11 +27,12 @@ import pyarrow.types as kinds
 
 from mainstem.errors import InvalidRows
 from mainstem.log.rows.column_types import NESTED, kind_of
+from mainstem.log.rows.nested_json import from_json, to_json
 from mainstem.log.rows.row_errors import format_value
 from mainstem.log.rows.schema_ddl import type_to_ddl
-from mainstem.views.nested_json import from_json, to_json
+from mainstem.names import quote_name
 
-__all__ = ["arrow_column", "column_type", "python_row", "python_value", "quote_name", "shown_column", "stored_values"]
+__all__ = ["arrow_column", "column_type", "python_row", "python_value", "shown_column", "stored_values"]
 
 _NOT_A_NUMBER = "NaN"
 # Kind -> the declared type of a column, and the Arrow type of its stored values; None: its own.
@@ -48,15 +49,6 @@ _STORED: dict[str, tuple[str, pa.DataType | None]] = {
     "timestamp_ntz": ("INTEGER", pa.int64()),
     **dict.fromkeys(NESTED, ("TEXT", None)),
 }
-
-
-def quote_name(name: str) -> str:
-    """A name quoted for SQL.
-
-    >>> quote_name("unit price")
-    '"unit price"'
-    """
-    return '"' + name.replace('"', '""') + '"'
 
 
 def column_type(data_type: pa.DataType) -> str:

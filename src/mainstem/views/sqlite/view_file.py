@@ -27,9 +27,10 @@ import pyarrow as pa
 
 from mainstem.errors import CorruptView, DiskFull, LockHeld, Unavailable, ViewNotFound
 from mainstem.log.rows.schema_ddl import schema_from_ddl
+from mainstem.names import quote_name
 from mainstem.processes import process_name, stopped
 from mainstem.views.sql.sql_tables import Row, SqlConnection, SqlTables, list_columns
-from mainstem.views.sqlite.sqlite_columns import column_type, quote_name, shown_column
+from mainstem.views.sqlite.sqlite_columns import column_type, shown_column
 from mainstem.views.view_facts import FORMAT, newer_format
 from mainstem.views.view_key import stored_key
 

@@ -25,9 +25,10 @@ from mainstem.workbench.cli.program_file import FUNCTION
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from mainstem.sinks.sink import Sink
     from mainstem.workbench.cli.program_file import ProgramFile
 
-__all__ = ["check_before_spark", "check_writable", "flows_named_in"]
+__all__ = ["check_before_spark", "check_writable", "flows_named_in", "sinks_of"]
 
 # What a run writes at least before its first batch is committed.
 PROBE_BYTES = 64 << 10
@@ -95,6 +96,23 @@ def check_sources(stem: Mainstem, file: ProgramFile) -> None:
             raise
     except Exception:  # noqa: BLE001 - of Spark, or a fault of the program: it is said, with its line, by the build
         return
+
+
+def sinks_of(stem: Mainstem, file: ProgramFile) -> list[Sink]:
+    """The sinks of a program's flows, to read from; Spark is started only if the program needs it to be built."""
+    found = []
+    try:
+        with Build(schemas=_UnknownSchemas()).enter(), file.locate_errors():
+            for flow in file.flows(_WithoutSpark(stem)):
+                found.append(flow.into)  # noqa: PERF401 - the next one may raise
+    except MainstemError:
+        raise
+    except Exception:  # noqa: BLE001 - of Spark, or a fault of the program: it is said, with its line, by the build
+        from mainstem.flows.program import Program
+
+        with file.locate_errors():
+            return [flow.flow.into for flow in Program(stem, file.flows).flows]
+    return found
 
 
 class _WithoutSpark(Mainstem):

@@ -241,7 +241,7 @@ class Examination:
         return Finding("connector", "ok", f"{found[0]}, for flows in real-time mode")
 
     def _views(self) -> Finding:
-        from mainstem.postgres_address import PostgresAddress
+        from mainstem.postgres.postgres_address import PostgresAddress
         from mainstem.views.home_views import backend_of_home
 
         assert self._home is not None

@@ -25,8 +25,8 @@ import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from mainstem.log.rows.column_types import is_nested
-from mainstem.views.nested_json import to_json
-from mainstem.views.sqlite.sqlite_columns import quote_name
+from mainstem.log.rows.nested_json import to_json
+from mainstem.names import quote_name
 
 __all__ = [
     "EPOCH_DAYS",

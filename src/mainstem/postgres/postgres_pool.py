@@ -19,11 +19,12 @@ from psycopg.abc import AdaptContext, Buffer
 from psycopg.adapt import Dumper, Loader, PyFormat
 from psycopg.pq import Format, TransactionStatus
 
-from mainstem.postgres_address import PostgresAddress, is_lost, unreachable
-from mainstem.views.postgres.postgres_columns import EPOCH_DAYS, EPOCH_US
-from mainstem.views.sql.sql_tables import Row
+from mainstem.postgres.postgres_address import PostgresAddress, is_lost, unreachable
+from mainstem.postgres.postgres_columns import EPOCH_DAYS, EPOCH_US
 
 __all__ = ["Encoded", "LOCK_MS_MAX", "PostgresPool", "Session", "pool_of"]
+
+Row = tuple[Any, ...]
 
 # Idle connections that are kept; more are closed after use.
 IDLE_MAX = 4

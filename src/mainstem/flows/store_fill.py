@@ -1,0 +1,124 @@
+"""Filling a store from the log: the first time, after it has lost data, or by hand.
+
+    the fence of the store      version 1, batch 57
+    the checkpoint of the flow  version 1, batch 59 is committed: the store has lost batches 58 and 59
+
+The flow then writes version 2, with a checkpoint of its own, from the beginning of the log. What the store still has stays
+readable until version 2 has applied everything that version 1 had; then the store switches in one step. So keys that the
+log no longer has are gone, and readers never see a mixture.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from mainstem.batch import Offsets
+from mainstem.errors import FellOff, Unavailable
+from mainstem.flows.checkpoint_fit import replayed_topics
+from mainstem.sinks.store import Store, offsets_reached
+from mainstem.sinks.store_writer import StoreWriter
+from mainstem.spark.arrow_writer import ArrowWriter
+from mainstem.spark.checkpoint.checkpoint_offsets import last_batch
+from mainstem.spark.checkpoint.flow_store import FlowStore
+from mainstem.views.view import View
+
+if TYPE_CHECKING:
+    from mainstem.flows.program import PlannedFlow
+    from mainstem.log.log import Log
+    from mainstem.sinks.sink import BatchWriter
+    from mainstem.stem import Mainstem
+
+__all__ = ["StoreFill", "begin_again_if_lost", "check_complete", "log_ends"]
+
+
+def begin_again_if_lost(planned: PlannedFlow, checkpoint: str, stem: Mainstem) -> bool:
+    """Whether the flow has to go on with another version of its store: the store lacks batches that the flow has committed,
+    and is filled again; or a rebuild was interrupted after its switch."""
+    store = planned.flow.into
+    if not isinstance(store, Store):
+        return False
+    version, live = store.version, store.backend.fences().live
+    if live is not None and live.version > version and live.home == stem.log.identity:
+        of_live = FlowStore(stem.home, planned.name).checkpoint(live.version)
+        if last_batch(of_live, "offsets") is not None:
+            store.record.use(live.version, until={})
+            return store.version != version
+    committed = last_batch(checkpoint, "commits")
+    if committed is None or store.reached(version) >= committed:
+        return False
+    check_complete(planned, stem.log)
+    store.record.use(store.record.new_version(version))
+    return store.version != version
+
+
+def check_complete(planned: PlannedFlow, log: Log) -> None:
+    """Raise `FellOff` if the log no longer has everything from which the store was filled."""
+    for name in replayed_topics(log, planned):
+        topic = log.open_topic(name)
+        for number in range(topic.settings.partitions):
+            if (first := topic.earliest(number)) > 0:
+                raise FellOff(
+                    f'store "{planned.flow.into.name}" has lost rows, and the log no longer has all of them',
+                    detail=f'Retention has removed the offsets 0 to {first - 1} of topic "{name}", partition {number}.',
+                    hint="Restore the store from a newer backup. Or fill it with what the log still has: mainstem store rebuild "
+                    f"{planned.flow.into.name} --program FILE --incomplete",
+                    topic=name,
+                    partition=number,
+                    first_lost=0,
+                    last_lost=first - 1,
+                )
+
+
+class StoreFill:
+    """The store of a running flow: shows readers its version when that is complete, and notices that it was changed."""
+
+    def __init__(self, store: Store, writer: StoreWriter, until: Offsets) -> None:
+        self._store = store
+        self._writer = writer
+        self._until = until
+        self.batch_over(writer.fence.offsets)
+
+    @classmethod
+    def of(cls, planned: PlannedFlow, writer: BatchWriter, stem: Mainstem) -> StoreFill | None:
+        """For a flow into a store; None for any other."""
+        store = planned.flow.into
+        if not isinstance(store, Store):
+            return None
+        assert isinstance(writer, ArrowWriter)
+        assert isinstance(writer.writer, StoreWriter)
+        until = store.record.read().until if store.follows_record else None
+        if writer.writer.filling and until is None:
+            until = log_ends(planned, stem)
+            if store.follows_record:
+                found = until
+                store.record.change(lambda facts: replace(facts, until=found, location=store.location))
+        return cls(store, writer.writer, until or {})
+
+    def batch_over(self, offsets: Offsets) -> None:
+        """After each batch: if the version is complete, readers see it from now on."""
+        if self._writer.filling and offsets_reached(self._until, offsets):
+            self._writer.finish()
+
+    def find_change(self) -> Unavailable | None:
+        """Why the flow has to start again: the store was set back, emptied, or switched to another version."""
+        try:
+            return self._writer.find_change()
+        except Unavailable:
+            return None  # the next batch will tell
+
+
+def log_ends(planned: PlannedFlow, stem: Mainstem) -> dict[str, dict[int, int]]:
+    """The offsets that the log has now, of everything that the flow reads."""
+    ends: dict[str, dict[int, int]] = {}
+    for name in replayed_topics(stem.log, planned):
+        topic = stem.log.open_topic(name)
+        ends[name] = {number: topic.latest(number) for number in range(topic.settings.partitions)}
+    for source in planned.sources:
+        if source.startswith("view "):
+            view: View = stem.view(source.removeprefix("view "))
+            for name, applied in (view.offsets() if view.exists else {}).items():
+                known = ends.setdefault(name, {})
+                for number, end in applied.items():
+                    known[number] = max(end, known.get(number, 0))
+    return ends

@@ -1,0 +1,1 @@
+"""What views, stores and captures in PostgreSQL share: addresses, connections, types, errors."""

@@ -1,0 +1,145 @@
+"""StoreBackend: what a store does for us, and the fence that it commits with each batch.
+
+A store (a table of another database, keys of a cache, an index, a lake table) has one or two copies of the rows of a flow:
+
+    live      what readers see
+    beside    while it is filled again: the next version; then it becomes the live one in one step
+
+Each copy has a fence: which flow of which home writes it, in which run, and up to which batch. Rows and fence are changed
+in one commit of the store itself, and only if the fence still is the expected one. So a batch is written completely or not
+at all, once; an older run is fenced; and a store that was set back is noticed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from mainstem.batch import Offsets
+from mainstem.log.rows.schema_ddl import schema_from_ddl
+
+__all__ = ["Copy", "Fence", "FenceMoved", "Fences", "StoreBackend", "StoreChange"]
+
+Copy = Literal["live", "beside"]
+
+
+@dataclass(frozen=True)
+class Fence:
+    """Which flow writes a copy, and how far it is."""
+
+    # The identity of the home's log.
+    home: str
+    flow: str
+    # Of the flow's checkpoint: a higher one was filled again from the beginning.
+    version: int
+    epoch: int
+    key: tuple[str, ...]
+    # The columns that the flow writes, as Spark DDL.
+    columns: str
+    # The last batch that is in it; -1: none.
+    batch: int = -1
+    # The end offsets applied.
+    offsets: Offsets = field(default_factory=dict)
+    # Whether it does not have everything yet that the log had when it was begun.
+    filling: bool = True
+    # When the last batch was applied, in microseconds since 1970.
+    applied_at: int | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        return schema_from_ddl(self.columns)
+
+    def to_json(self) -> str:
+        """As text, for a store that has nothing better.
+
+        >>> fence = Fence("h", "f", 1, 7, ("id",), "id BIGINT", 3, {"orders": {0: 12}})
+        >>> Fence.from_json(fence.to_json()) == fence
+        True
+        """
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Fence:
+        facts = json.loads(text)
+        offsets = {
+            topic: {int(number): end for number, end in ends.items()} for topic, ends in facts["offsets"].items()
+        }
+        return cls(**{**facts, "key": tuple(facts["key"]), "offsets": offsets})
+
+
+class Fences(NamedTuple):
+    """The fences of both copies; None where there is no copy."""
+
+    live: Fence | None
+    beside: Fence | None
+
+    def of(self, copy: Copy) -> Fence | None:
+        return self.live if copy == "live" else self.beside
+
+
+class FenceMoved(Exception):
+    """The fence is not the expected one: nothing was changed."""
+
+    def __init__(self, found: Fence | None) -> None:
+        super().__init__(found)
+        self.found = found
+
+
+@dataclass(frozen=True)
+class StoreChange:
+    """What is changed in one commit: the fence, and rows if any. One row for each key; keys to delete have only the key.
+
+    Without an expected fence the copy is created. A new fence may have more columns than the expected one: they are added.
+    """
+
+    copy: Copy
+    expected: Fence | None
+    fence: Fence
+    upserts: pa.Table | None = None
+    deletes: pa.Table | None = None
+
+
+class StoreBackend(Protocol):
+    """One store. `fences` may be called by any thread at any time; everything else by one thread at a time.
+
+    Raises `Unavailable` while the store cannot be reached: the flow tries again later. After that the outcome of a commit
+    may be unknown; the fence tells.
+    """
+
+    @property
+    def location(self) -> str:
+        """Where it is, for messages; without a password."""
+
+    # Whether it also takes rows without a key: then `upserts` are appended as they are, and there are no deletes.
+    keyless: bool
+
+    def check(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
+        """Raise `Invalid` if the store cannot have such columns. Asks nobody."""
+
+    def unfit(self, column: pa.Array, field: pa.Field, key: tuple[str, ...]) -> Mapping[int, str]:
+        """The rows with a value that the store cannot hold, each with the reason."""
+
+    def fences(self) -> Fences:
+        """The fences; raises `Conflict` if there is something that is not ours where the rows would be."""
+
+    def commit(self, change: StoreChange) -> None:
+        """Change rows and fence in one durable commit, or raise `FenceMoved`."""
+
+    def switch(self, expected: Fences, fence: Fence) -> None:
+        """Replace the live copy by the other one, and its fence by `fence`; raise `FenceMoved` if they are not as expected."""
+
+    def drop(self, copy: Copy) -> None:
+        """Remove a copy with its fence, if it is there."""
+
+    def get(self, fence: Fence, key: Mapping[str, pa.Scalar]) -> dict[str, Any] | None:
+        """The live row with this key."""
+
+    def read(self, fence: Fence, copy: Copy = "live") -> Iterator[pa.RecordBatch]:
+        """All rows of a copy, with the columns of the fence, as of one moment where the store can."""
+
+    def close(self) -> None:
+        """Close what is open."""

@@ -1,0 +1,264 @@
+"""Flows into stores: filled, kept current, filled again by themselves when they lost rows, and by hand."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from pyspark.sql import functions as F
+
+from mainstem import Flow, FlowFailed, Mainstem
+from mainstem.errors import Conflict, FellOff, SchemaMismatch
+from mainstem.flows import runner
+from mainstem.operators import table
+from mainstem.sinks.store import Store
+from mainstem.sinks.store_writer import StoreWriter
+from tests.postgres_server import PostgresServer
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.starts_servers, pytest.mark.thorough]
+
+SCHEMA = "id BIGINT, title STRING"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+def url(server: PostgresServer) -> str:
+    return server.new_address()
+
+
+@pytest.fixture
+def database(url: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def flows(url: str) -> Callable[[Mainstem], Iterator[Flow]]:
+    def flows(stem: Mainstem) -> Iterator[Flow]:
+        yield Flow(table(stem.topic("products").stream(), key="id"), into=stem.postgres(url, "products", key="id"))
+
+    return flows
+
+
+@pytest.fixture
+def shop(stem: Mainstem) -> Mainstem:
+    stem.create_topic("products", schema=SCHEMA, key="id", keep="latest per key")
+    return stem
+
+
+def append(stem: Mainstem, rows: dict[int, str]) -> None:
+    stem.topic("products").append([{"id": key, "title": title} for key, title in rows.items()])
+
+
+def rows_of(database: psycopg.Connection[Any]) -> dict[int, str]:
+    return dict(database.execute("SELECT id, title FROM products").fetchall())
+
+
+def store_of(stem: Mainstem, url: str) -> Store:
+    return stem.postgres(url, "products", key="id")
+
+
+# How a person or a machine sets a database back.
+LOSSES = {
+    "one batch": "DELETE FROM products WHERE id = 3; INSERT INTO products VALUES (77, 'gone from the log');"
+    "UPDATE mainstem_stores SET fence = replace(fence, '\"batch\": 1', '\"batch\": 0')",
+    "everything": "DROP TABLE products; DROP TABLE mainstem_stores",
+    "the table": "DROP TABLE products",
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_what_a_store_lost_while_its_flow_was_stopped_is_filled_again(
+    shop: Mainstem, url: str, database: psycopg.Connection[Any], flows: Any, loss: str
+) -> None:
+    append(shop, {1: "a", 2: "b"})
+    shop.run(flows, until="idle")
+    append(shop, {2: "c", 3: "d"})
+    shop.topic("products").delete([1])
+    shop.run(flows, until="idle")
+    expected = {2: "c", 3: "d"}
+    assert rows_of(database) == expected
+    database.execute("ALTER TABLE products ADD COLUMN note TEXT; UPDATE products SET note = 'mine' WHERE id = 2")
+    database.execute(LOSSES[loss])
+    shop.run(flows, until="idle")
+    assert rows_of(database) == expected
+    status = store_of(shop, url).status
+    assert (status.state, status.version, status.next_version) == ("current", 2, None)
+    if loss == "one batch":
+        # What others added to the table stays, and the next table is gone.
+        assert database.execute("SELECT note FROM products WHERE id = 2").fetchall() == [("mine",)]
+    tables = {
+        name for (name,) in database.execute("SELECT tablename FROM pg_tables WHERE schemaname = current_schema()")
+    }
+    assert tables == {"products", "mainstem_stores"}
+    append(shop, {4: "e"})
+    shop.run(flows, until="idle")
+    assert rows_of(database) == {**expected, 4: "e"}
+    assert store_of(shop, url).version == 2
+
+
+def test_what_an_idle_store_lost_is_noticed_and_readers_see_that_it_is_filled(
+    shop: Mainstem, url: str, database: psycopg.Connection[Any], flows: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "STORE_SECONDS", 0.1)
+    monkeypatch.setattr(runner, "RETRY", runner.Backoff("10 milliseconds", max="10 milliseconds"))
+    append(shop, {1: "a", 2: "b"})
+    states: list[tuple[Any, ...]] = []
+    finish = StoreWriter.finish
+
+    def noted(writer: StoreWriter) -> bool:
+        states.extend(database.execute("SELECT copy, state, version FROM mainstem_stores ORDER BY copy").fetchall())
+        return finish(writer)
+
+    with shop.start(flows) as running:
+        running.wait_until_idle()
+        monkeypatch.setattr(StoreWriter, "finish", noted)
+        database.execute("DELETE FROM products")
+        database.execute(
+            "UPDATE mainstem_stores SET fence = replace(fence, '\"batch\": 0', '\"batch\": -1'), batch = -1"
+        )
+        wait_until(lambda: store_of(shop, url).status.version == 2)
+        running.wait_until_idle()
+        assert rows_of(database) == {1: "a", 2: "b"}
+        assert states == [("beside", "filling", 2), ("live", "current", 1)]
+
+
+def test_where_retention_has_cut_the_log_a_store_is_not_filled_again_by_itself(
+    shop: Mainstem, url: str, database: psycopg.Connection[Any]
+) -> None:
+    topic = shop.create_topic("visits", schema=SCHEMA, key="id")
+
+    def flows(stem: Mainstem) -> Iterator[Flow]:
+        rows = stem.topic("visits").stream()
+        yield Flow(rows, into=stem.postgres(url, "visits", key="id"))
+
+    topic.append([{"id": key, "title": "x"} for key in range(10)])
+    shop.run(flows, until="idle")
+    topic.seal()
+    topic.append([{"id": 10, "title": "x"}])
+    shop.run(flows, until="idle")
+    topic.alter(keep="1 byte")
+    topic.drop_expired()
+    database.execute("DROP TABLE visits")
+    with pytest.raises(FlowFailed) as failed:
+        shop.run(flows, until="idle")
+    cause = failed.value.__cause__
+    assert isinstance(cause, FellOff)
+    assert (cause.topic, cause.first_lost, cause.last_lost) == ("visits", 0, 9)
+    assert "--incomplete" in cause.hint
+    shop.rebuild_store("postgres.visits", flows, incomplete=True)
+    assert database.execute("SELECT count(*) FROM visits").fetchone() == (1,)
+    topic.append([{"id": 50, "title": "y"}])
+    shop.run(flows, until="idle")
+    assert database.execute("SELECT count(*) FROM visits").fetchone() == (2,)
+
+
+def test_a_store_is_rebuilt_by_hand_while_its_flow_goes_on(
+    shop: Mainstem, url: str, database: psycopg.Connection[Any], flows: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "STORE_SECONDS", 0.1)
+    append(shop, {1: "a", 2: "b"})
+    told: list[tuple[int, int]] = []
+    with shop.start(flows) as running:
+        running.wait_until_idle()
+        database.execute("INSERT INTO products VALUES (99, 'by someone else'); DELETE FROM products WHERE id = 1")
+        appending = threading.Thread(target=append, args=(shop, dict.fromkeys(range(10, 20), "new")))
+        appending.start()
+        status = shop.rebuild_store("postgres.products", flows, tell=lambda *facts: told.append(facts))
+        appending.join()
+        assert (status.state, status.version) == ("current", 2)
+        append(shop, {3: "c"})
+        expected = {1: "a", 2: "b", 3: "c", **dict.fromkeys(range(10, 20), "new")}
+        wait_until(lambda: rows_of(database) == expected)
+        running.check()
+    assert told
+    assert store_of(shop, url).version == 2
+
+
+def test_a_rebuild_may_have_other_columns(
+    shop: Mainstem, url: str, database: psycopg.Connection[Any], flows: Any
+) -> None:
+    append(shop, {1: "a"})
+    shop.run(flows, until="idle")
+
+    def wider(stem: Mainstem) -> Iterator[Flow]:
+        rows = table(stem.topic("products").stream(), key="id").selectExpr("id", "length(title) AS title", "record")
+        yield Flow(rows, into=stem.postgres(url, "products", key="id"))
+
+    with pytest.raises(SchemaMismatch, match="is INT now"):
+        shop.run(wider, until="idle")
+    shop.rebuild_store("postgres.products", wider)
+    assert database.execute("SELECT * FROM products").fetchall() == [(1, 1)]
+    shop.run(wider, until="idle")
+
+
+def test_a_store_that_is_down_keeps_nothing_else_from_going_on(
+    shop: Mainstem, url: str, flows: Any, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(shop, {1: "a"})
+    away = url.replace(f":{server.port}/", ":1/")
+
+    def both(stem: Mainstem) -> Iterator[Flow]:
+        rows = table(stem.topic("products").stream(), key="id")
+        yield Flow(rows, into=stem.postgres(away, "products", key="id"), name="away")
+        yield Flow(rows, into=stem.view("products_now", key="id"))
+
+    with shop.start(both) as running:
+        wait_until(lambda: shop.view("products_now").exists and shop.view("products_now").get(1) is not None)
+        wait_until(lambda: running["away"].state == "waiting to restart")
+        running.check()
+
+
+def test_a_table_that_no_flow_has_made_is_refused_before_anything_is_started(
+    shop: Mainstem, database: psycopg.Connection[Any], flows: Any
+) -> None:
+    database.execute(
+        "CREATE TABLE products (id BIGINT PRIMARY KEY, title TEXT); INSERT INTO products VALUES (1, 'mine')"
+    )
+    with pytest.raises(Conflict, match="no flow has made it"):
+        shop.run(flows, until="idle")
+    assert rows_of(database) == {1: "mine"}
+
+
+def test_what_a_store_loses_in_the_middle_of_a_batch_is_filled_again(
+    shop: Mainstem, url: str, database: psycopg.Connection[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "STORE_SECONDS", 0.1)
+    monkeypatch.setattr(runner, "RETRY", runner.Backoff("10 milliseconds", max="10 milliseconds"))
+    held, begun = str(tmp_path / "held"), str(tmp_path / "begun")
+
+    @F.udf("string", useArrow=False)
+    def passed(title):  # type: ignore[no-untyped-def]
+        while os.path.exists(held):
+            open(begun, "a").close()
+            time.sleep(0.01)
+        return title
+
+    def flows(stem: Mainstem) -> Iterator[Flow]:
+        rows = stem.topic("products").stream().withColumn("title", passed("title"))
+        yield Flow(rows, into=stem.postgres(url, "products", key="id"))
+
+    append(shop, {1: "a"})
+    with shop.start(flows) as running:
+        running.wait_until_idle()
+        open(held, "a").close()
+        append(shop, {2: "b"})
+        wait_until(lambda: os.path.exists(begun))
+        database.execute("DROP TABLE products")
+        wait_until(lambda: running["postgres.products"].state == "waiting to restart")
+        os.remove(held)
+        wait_until(lambda: running.check() is None and store_of(shop, url).status.state == "current")
+        running.wait_until_idle()
+        assert rows_of(database) == {1: "a", 2: "b"}
