@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -243,7 +242,7 @@ def test_what_a_store_loses_in_the_middle_of_a_batch_is_filled_again(
     def passed(title):  # type: ignore[no-untyped-def]
         while os.path.exists(held):
             open(begun, "a").close()
-            time.sleep(0.01)
+            threading.Event().wait(0.01)
         return title
 
     def flows(stem: Mainstem) -> Iterator[Flow]:

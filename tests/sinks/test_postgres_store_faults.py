@@ -20,6 +20,7 @@ import pytest
 from mainstem import crash_points
 from mainstem.batch import Batch
 from mainstem.errors import Unavailable
+from mainstem.postgres import postgres_pool
 from mainstem.sinks import postgres_store
 from mainstem.sinks.postgres_store import PostgresStore
 from mainstem.sinks.store_backend import StoreChange
@@ -92,7 +93,7 @@ class Model:
 def try_faults(
     folder: Path, server: PostgresServer, cases: int, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[int, list[str]]:
-    monkeypatch.setattr(postgres_store, "LOCK_MS_MAX", 300)
+    monkeypatch.setattr(postgres_pool, "LOCK_MS_MAX", 300)
     address = server.new_address()
     compared, violations = 0, []
     other = psycopg.connect(address, autocommit=True)

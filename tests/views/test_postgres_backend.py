@@ -14,9 +14,10 @@ import pytest
 import mainstem
 from mainstem.batch import Batch, FlowRun
 from mainstem.errors import Conflict, DatabaseUnavailable, Invalid, LockHeld, MainstemError
+from mainstem.postgres import postgres_pool
 from mainstem.postgres.postgres_address import PostgresAddress
 from mainstem.views.home_views import backend_of_home
-from mainstem.views.postgres import postgres_backend, postgres_writer
+from mainstem.views.postgres import postgres_backend
 from mainstem.views.postgres.postgres_backend import PostgresBackend
 from mainstem.views.sqlite.sqlite_backend import SqliteBackend
 from mainstem.views.view import View
@@ -88,7 +89,7 @@ def test_somebody_s_own_table_of_the_name_and_views_on_ours_are_named(
 def test_a_session_that_holds_the_view_is_not_waited_for_without_end(
     revenue: View, views_address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (postgres_backend, postgres_writer):
+    for module in (postgres_backend, postgres_pool):
         monkeypatch.setattr(module, "LOCK_MS_MAX", 50)
     with psycopg.connect(views_address) as anyone:
         with revenue.snapshot() as snapshot:

@@ -11,7 +11,7 @@ import pytest
 from mainstem import crash_points
 from mainstem.batch import Batch, FlowRun
 from mainstem.errors import Fenced, LockHeld
-from mainstem.views.postgres import postgres_writer
+from mainstem.postgres import postgres_pool
 from mainstem.views.postgres.postgres_backend import PostgresBackend
 from mainstem.views.postgres.postgres_writer import PostgresWriter
 from mainstem.views.view import View
@@ -69,7 +69,7 @@ def test_a_run_that_is_not_fenced_or_not_taken_over_is_noticed(
     tmp_path: Path, open_revenue: OpenRevenue, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     monkeypatch.setattr(PostgresWriter, broken, lambda self, _: None)
-    monkeypatch.setattr(postgres_writer, "LOCK_MS_MAX", 200)
+    monkeypatch.setattr(postgres_pool, "LOCK_MS_MAX", 200)
     with pytest.raises((AssertionError, LockHeld)):
         test_a_run_stopped_in_its_transaction_is_taken_over_at_once_and_fenced_when_it_goes_on(
             tmp_path, open_revenue, "view_rows_written"

@@ -18,6 +18,7 @@ import pytest
 
 from mainstem.batch import Batch, FlowRun
 from mainstem.errors import DatabaseUnavailable, Unavailable
+from mainstem.postgres import postgres_pool
 from mainstem.views.postgres import postgres_writer
 from mainstem.views.postgres.postgres_backend import PostgresBackend
 from mainstem.views.postgres.postgres_writer import PostgresWriter
@@ -251,7 +252,7 @@ def _older_sessions_left() -> list[tuple[object, str, object]]:
     """Only a lock tells then that an older session is at it still; patience is cut short."""
     return [
         (PostgresWriter, "_end_older_sessions", lambda self, connection: None),
-        (postgres_writer, "LOCK_MS_MAX", 200),
+        (postgres_pool, "LOCK_MS_MAX", 200),
     ]
 
 

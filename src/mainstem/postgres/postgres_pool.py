@@ -30,6 +30,8 @@ Row = tuple[Any, ...]
 IDLE_MAX = 4
 # A transaction takes as long as its batch; one that takes longer is most likely of a paused process.
 LOCK_MS_MAX = 30_000
+# A run that is idle for so long inside a transaction is paused, or its machine is down.
+IDLE_MS_MAX = 60_000
 
 
 # Large enough to make the cost per batch small, small enough to read a view of any size in little memory.
@@ -130,6 +132,26 @@ class PostgresPool:
             connection.adapters.register_loader(one, loader)
         connection.adapters.register_loader("timestamptz", _Moment)
         connection.adapters.register_dumper(Encoded, _EncodedDumper)
+        return connection
+
+    def connect_writer(self, name: str) -> Session:
+        """A dedicated connection for batches: one transaction each, which is on disk when it is committed."""
+        connection = self.connect(name)
+        try:
+            connection.execute(f"SET lock_timeout = {LOCK_MS_MAX}")
+            connection.execute(f"SET idle_in_transaction_session_timeout = {IDLE_MS_MAX}")
+            # Rows of a batch are looked up by their key. PostgreSQL does not know how few there are, and might scan the whole
+            # table instead.
+            connection.execute("SET enable_hashjoin = off")
+            connection.execute("SET enable_mergejoin = off")
+            # A stricter setting of the server is kept.
+            durable = (
+                "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = $1"
+            )
+            connection.execute(durable, ("off",))
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     @contextmanager

@@ -30,7 +30,7 @@ from mainstem.names import quote_name
 from mainstem.postgres.postgres_address import PostgresAddress
 from mainstem.postgres.postgres_columns import copy_rows, encode_column, postgres_type, unfit, wire_type
 from mainstem.postgres.postgres_errors import translate_errors
-from mainstem.postgres.postgres_pool import LOCK_MS_MAX, Encoded, Session, pool_of
+from mainstem.postgres.postgres_pool import Encoded, Session, pool_of
 from mainstem.sinks.store_backend import Copy, Fence, FenceMoved, Fences, StoreChange
 
 __all__ = ["PostgresStore"]
@@ -39,8 +39,6 @@ FENCES = "mainstem_stores"
 # PostgreSQL silently truncates longer names.
 NAME_BYTES_MAX = 63
 COLUMNS_MAX = 1_600
-# A run that is idle for so long inside a transaction is paused, or its machine is down.
-IDLE_MS_MAX = 60_000
 READ, WRITE = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 
 
@@ -163,17 +161,7 @@ class PostgresStore:
                 raise
 
     def _connect(self) -> Session:
-        connection = self._pool.connect(self._session_name)
-        connection.execute(f"SET lock_timeout = {LOCK_MS_MAX}")
-        connection.execute(f"SET idle_in_transaction_session_timeout = {IDLE_MS_MAX}")
-        # Rows of a batch are looked up by their key; PostgreSQL does not know how few they are.
-        connection.execute("SET enable_hashjoin = off")
-        connection.execute("SET enable_mergejoin = off")
-        # A commit must be on disk; a stricter setting of the server is kept.
-        durable = (
-            "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = $1"
-        )
-        connection.execute(durable, ("off",))
+        connection = self._pool.connect_writer(self._session_name)
         self._writing, self._staged = connection, ""
         return connection
 

@@ -29,7 +29,7 @@ from mainstem.log.backoff import Backoff
 from mainstem.log.rows.merged_rows import Rejection, merge_columns
 from mainstem.postgres.postgres_address import is_lost, rolled_back_by_server
 from mainstem.postgres.postgres_columns import copy_rows, unfit
-from mainstem.postgres.postgres_pool import LOCK_MS_MAX, Session
+from mainstem.postgres.postgres_pool import Session
 from mainstem.views.merge_batch import check_columns
 from mainstem.views.postgres.postgres_tables import DELETES, UPSERTS, PostgresTables
 from mainstem.views.postgres.postgres_view_errors import translate_view_errors
@@ -46,8 +46,6 @@ BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 # After this many deadlocks or lost connections in a row, the runner retries the flow with a longer delay.
 TRIES = 5
 AGAIN = Backoff("20 milliseconds", max="1 second", growth="exponential")
-# A run that is idle for so long inside a transaction is paused, or its machine is down.
-IDLE_MS_MAX = 60_000
 EMPTY_COPY = copy_rows([pa.array([], pa.int64())])
 
 
@@ -79,19 +77,8 @@ class PostgresWriter(SqlWriter[Session, CopiedRows]):
 
     def _begin_run(self) -> Session:
         """Connect, and fence older runs."""
-        connection = self._store.pool.connect(f"{self._name}{self.run.epoch}")
+        connection = self._store.pool.connect_writer(f"{self._name}{self.run.epoch}")
         try:
-            connection.execute(f"SET lock_timeout = {LOCK_MS_MAX}")
-            connection.execute(f"SET idle_in_transaction_session_timeout = {IDLE_MS_MAX}")
-            # Each row of a batch is looked up by its key. PostgreSQL does not know how many there are, and might scan the
-            # whole view instead.
-            connection.execute("SET enable_hashjoin = off")
-            connection.execute("SET enable_mergejoin = off")
-            # A commit must be on disk; a stricter setting of the server is kept.
-            durable = (
-                "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = $1"
-            )
-            connection.execute(durable, ("off",))
             for statement in self._tables.staging():
                 connection.execute(statement)
             self._end_older_sessions(connection)
