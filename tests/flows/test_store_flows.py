@@ -242,7 +242,6 @@ def test_what_a_store_loses_in_the_middle_of_a_batch_is_filled_again(
     def passed(title):  # type: ignore[no-untyped-def]
         while os.path.exists(held):
             open(begun, "a").close()
-            threading.Event().wait(0.01)
         return title
 
     def flows(stem: Mainstem) -> Iterator[Flow]:
@@ -256,7 +255,7 @@ def test_what_a_store_loses_in_the_middle_of_a_batch_is_filled_again(
         append(shop, {2: "b"})
         wait_until(lambda: os.path.exists(begun))
         database.execute("DROP TABLE products")
-        wait_until(lambda: running["postgres.products"].state == "waiting to restart")
+        wait_until(lambda: running["postgres.products"].retried_after is not None)
         os.remove(held)
         wait_until(lambda: running.check() is None and store_of(shop, url).status.state == "current")
         running.wait_until_idle()
