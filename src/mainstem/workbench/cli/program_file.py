@@ -22,6 +22,7 @@ import typer
 
 from mainstem.arguments import type_name
 from mainstem.errors import Invalid, MainstemError, NotFound, did_you_mean
+from mainstem.shown_passwords import blank_passwords, may_have_password
 from mainstem.spark.hidden_libraries import check_libraries
 from mainstem.workbench.cli.error_text import with_facts
 
@@ -172,7 +173,7 @@ def _syntax_error(file: Path, error: SyntaxError) -> Invalid:
     text = (error.text or "").strip()
     return Invalid(
         f'"{_short_path(named)}" is not Python, at line {error.lineno}',
-        detail=f"{error.msg}{f': {text}' if text else ''}",
+        detail=f"{error.msg}{_quote(text)}",
         hint="Fix that line and check it again.",
     )
 
@@ -209,7 +210,7 @@ def _without_spark(error: Exception) -> NotFound:
 
 def _error_text(error: BaseException) -> str:
     first = str(error).splitlines()[0] if str(error) else "no message"
-    return f"{type(error).__name__}: {first}".rstrip(".")
+    return blank_passwords(f"{type(error).__name__}: {first}".rstrip("."))
 
 
 def _line_in(path: str, error: BaseException | None) -> str | None:
@@ -222,8 +223,14 @@ def _line_in(path: str, error: BaseException | None) -> str | None:
     ]
     if not frames:
         return None
-    line = f": {frames[-1].line}" if frames[-1].line else ""
-    return f"line {frames[-1].lineno} of {_short_path(path)}{line}"
+    return f"line {frames[-1].lineno} of {_short_path(path)}{_quote(frames[-1].line or '')}"
+
+
+def _quote(line: str) -> str:
+    """A line of a program, after a colon; not one that may have a password: terminals and logs are read by others."""
+    if may_have_password(line):
+        return ", which is not shown because it may contain a password"
+    return f": {line}" if line else ""
 
 
 def _short_path(path: str) -> str:
