@@ -37,11 +37,13 @@ from mainstem.capture.source import (
     TableChanged,
     TableMoved,
     Truncated,
+    cause_of,
     check_renamed,
+    is_refused,
     lost_position,
 )
 from mainstem.crash_points import reach
-from mainstem.errors import PositionLost, Unavailable, summary_of
+from mainstem.errors import PositionLost, Unavailable
 from mainstem.log.log import Log
 
 __all__ = ["CaptureRun"]
@@ -86,6 +88,8 @@ class CaptureRun:
         self._changes = 0
         self._rate = SnapshotRate()
         self._error = ""
+        # Whether this run has reached the source.
+        self._opened = False
         # At its first start of this run a table is read again, if the capture says so; not after a reconnect.
         self._started = False
 
@@ -100,18 +104,18 @@ class CaptureRun:
                     if self._connected(until):
                         break
                 except Unavailable as error:
-                    if until == "idle" and not self._started:
+                    if (until == "idle" and not self._started) or (is_refused(error) and not self._opened):
                         raise
                     self._forget()
-                    self._error = summary_of(error)
-                    LOGGER.warning('capture "%s" waits: %s', self._capture.name, error.summary)
+                    self._error = cause_of(error)
+                    LOGGER.warning('capture "%s" waits: %s', self._capture.name, self._error)
                     self._report(None, None, "waiting")
                     self._sleep(pause)
                     pause = min(2 * pause, PAUSE_SECONDS_MAX)
                 else:
                     pause = PAUSE_SECONDS_MIN
         except BaseException as error:
-            self._error = "" if isinstance(error, KeyboardInterrupt) else summary_of(error)
+            self._error = "" if isinstance(error, KeyboardInterrupt) else cause_of(error)
             self._forget()
             self._report(None, None, "stopped" if isinstance(error, KeyboardInterrupt) else "failed")
             raise
@@ -133,6 +137,7 @@ class CaptureRun:
     def _connected(self, until: str) -> bool:
         """Stream over one connection; True if the run is to end."""
         connection = self._capture.source.open(self._capture.name, self._home)
+        self._opened = True
         try:
             snapshots = self._begin(connection)
             self._take_requests(connection, snapshots)

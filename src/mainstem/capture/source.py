@@ -26,7 +26,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from mainstem.capture.captured_table import CapturedTable
-from mainstem.errors import Invalid, PositionLost, did_you_mean
+from mainstem.errors import (
+    DatabaseUnavailable,
+    Invalid,
+    MainstemError,
+    PositionLost,
+    Unavailable,
+    did_you_mean,
+    summary_of,
+)
 from mainstem.log.record import ORIGIN
 
 __all__ = [
@@ -44,8 +52,10 @@ __all__ = [
     "TableChanged",
     "TableMoved",
     "Truncated",
+    "cause_of",
     "check_renamed",
     "check_types",
+    "is_refused",
     "lost_position",
     "origin_array",
 ]
@@ -308,6 +318,17 @@ def check_renamed(table: SourceTable, names: Mapping[int, str]) -> None:
                 detail="Rows in the topic have the old name. Nothing after the change was captured.",
                 hint=f'Rename it back; or capture the table into a new topic: CapturedTable("{table.name}", into=...).',
             )
+
+
+def is_refused(error: MainstemError) -> bool:
+    """Whether the source answered and rejected the login: at the first connection of a run that is a mistake, not a failure
+    that is waited for."""
+    return isinstance(error, DatabaseUnavailable) and error.refused
+
+
+def cause_of(error: BaseException) -> str:
+    """An error in a line; of a source that does not answer also what its client says."""
+    return f"{error.summary}. {error.detail}".strip() if isinstance(error, Unavailable) else summary_of(error)
 
 
 def lost_position(capture: str, source: str, position: str, why: str) -> PositionLost:

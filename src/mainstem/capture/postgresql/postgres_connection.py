@@ -79,6 +79,8 @@ CHUNK_BYTES_MAX = 64 << 20
 # A lock that every reader takes; it waits for ALTER TABLE and TRUNCATE.
 LOCK_SECONDS_MAX = 10
 
+SAFETY = "Nothing is lost: a capture continues after the last position in the log."
+
 _HEADER_BYTES = 25
 
 
@@ -163,7 +165,7 @@ class PostgresConnection:
             return PostgresSession.connect(**parameters, autocommit=True, prepare_threshold=None)
         except psycopg.Error as error:
             # Without its traceback, whose frames have the password.
-            raise unreachable(self._address, error) from error.with_traceback(None)
+            raise unreachable(self._address, error, SAFETY) from error.with_traceback(None)
 
     def _identify(self) -> Mapping[str, str]:
         row = self._session.execute(
@@ -182,7 +184,7 @@ class PostgresConnection:
             raise refuse_setup(self._source, self._capture, self._address.safe(error)) from error
         except psycopg.Error as error:
             if is_lost(error) or isinstance(error, psycopg.OperationalError):
-                raise unreachable(self._address, error) from error.with_traceback(None)
+                raise unreachable(self._address, error, SAFETY) from error.with_traceback(None)
             raise
 
     def close(self) -> None:
@@ -390,7 +392,7 @@ class PostgresConnection:
             # Not PGconn.connect(): it stops all threads of the process until the server answers.
             connection = psycopg.connect(**parameters, autocommit=True)
         except psycopg.Error as error:
-            raise unreachable(self._address, error) from error.with_traceback(None)
+            raise unreachable(self._address, error, SAFETY) from error.with_traceback(None)
         self._stream_connection, self._stream = connection, connection.pgconn
         self._stream.nonblocking = 0
         self._output = PgOutput(self._describe, self._refuse)
