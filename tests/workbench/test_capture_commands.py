@@ -413,3 +413,30 @@ def test_check_names_what_differs_and_repairs_it(shop: ShopDatabase, stem, cli: 
     ]
     assert (after.status, [one["equal"] for one in after.json]) == (0, [True])
     assert wrong.error[0] == 'mainstem.Invalid: no capture has a table "ordrs"'
+
+
+@pytest.mark.parametrize("column", ["amount", "id"])
+def test_what_the_hint_of_a_renamed_column_advises_works(
+    shop: ShopDatabase, place: Path, cli: Cli, column: str
+) -> None:
+    """Also for a column of the key, of which changes from before cannot be assigned to rows."""
+    assert cli("capture", "run", "shop.py", "--until-idle").status == 0
+    shop.execute("UPDATE orders SET customer = 1 WHERE id < 5")
+    shop.execute(f"ALTER TABLE orders RENAME {column} TO other")
+    shop.execute("INSERT INTO orders VALUES (1000, 1, 5)")
+    refused = cli("capture", "run", "shop.py", "--until-idle").err
+    assert f'mainstem.Invalid: column "{column}" of table "orders" was renamed to "other"' in refused
+    assert 'CapturedTable("orders", into=...)' in refused
+    assert ("mainstem capture drop" in refused) == (column == "id")
+
+    (place / "shop.py").write_text(shop.program(tables='["customers", CapturedTable("orders", into="orders_v2")]'))
+    again = cli("capture", "run", "shop.py", "--until-idle")
+    if column == "id":
+        assert 'mainstem.Invalid: changes of table "orders" lack its key' in again.err
+        assert "mainstem capture drop PROGRAM.py shop" in again.err
+        assert cli("capture", "drop", "shop.py", "shop", "--yes").status == 0
+        again = cli("capture", "run", "shop.py", "--until-idle")
+    assert (again.status, again.err) == (0, "")
+    key = "other" if column == "id" else "id"
+    assert cli("query", f'SELECT count(DISTINCT {key}) AS n FROM "orders_v2"', "--json").json == {"n": 101}
+    assert cli("capture", "check", "shop.py").status == 0

@@ -313,10 +313,12 @@ def check_renamed(table: SourceTable, names: Mapping[int, str]) -> None:
     for column in table.columns:
         former = names.get(column.number, column.name)
         if former != column.name:
+            # Changes from before cannot be assigned to rows by a key that they lack.
+            first = "remove the capture (mainstem capture drop), then " if column.name in table.key else ""
             raise Invalid(
                 f'column "{former}" of table "{table.name}" was renamed to "{column.name}"',
                 detail="Rows in the topic have the old name. Nothing after the change was captured.",
-                hint=f'Rename it back; or capture the table into a new topic: CapturedTable("{table.name}", into=...).',
+                hint=f'Rename it back; or {first}capture the table into a new topic: CapturedTable("{table.name}", into=...).',
             )
 
 
