@@ -112,6 +112,31 @@ def test_after_the_printed_sql_replication_and_select_suffice(
         shop.execute(f"DROP ROLE {role}")
 
 
+def test_tables_of_another_schema_need_a_right_that_setup_checks_and_prints(
+    shop: ShopDatabase, place: Path, cli: Cli, postgres: PostgresServer
+) -> None:
+    role = f"reader_{shop.slot}"
+    shop.execute(f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD '{PASSWORD}'")
+    shop.execute(
+        'CREATE SCHEMA "Sales"; CREATE TABLE "Sales".returns (id int PRIMARY KEY); INSERT INTO "Sales".returns VALUES (1)'
+    )
+    shop.execute(f'GRANT SELECT ON "Sales".returns TO {role}')
+    try:
+        shop.address = postgres.address(shop.slot, user=role)
+        (place / "shop.py").write_text(shop.program(tables='["Sales.returns"]'))
+        refused = cli("capture", "setup", "shop.py")
+        assert refused.error[0] == f'mainstem.Invalid: user "{role}" may not use schema "Sales"'
+        assert refused.error[2] == f'Hint: As its owner: GRANT USAGE ON SCHEMA "Sales" TO "{role}";'
+        printed = cli("capture", "setup", "shop.py", "--print").out
+        assert f'GRANT USAGE ON SCHEMA "Sales" TO "{role}";\n' in printed
+        shop.execute(printed)
+        assert cli("capture", "run", "shop.py", "--until-idle").status == 0
+        assert cli("query", 'SELECT id FROM "shop.Sales.returns"', "--json").json == {"id": 1}
+    finally:
+        shop.execute(f"DROP OWNED BY {role}")
+        shop.execute(f"DROP ROLE {role}")
+
+
 def test_setup_makes_publication_slot_and_topics_and_can_be_repeated(shop: ShopDatabase, cli: Cli) -> None:
     for _ in range(2):
         [made] = cli("capture", "setup", "shop.py", "--json").json

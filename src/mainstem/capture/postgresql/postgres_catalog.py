@@ -348,13 +348,22 @@ def read_table(session: Session, publication: str, source: PostgresSource, captu
     """A table as it is now; raises `Invalid` if it cannot be captured."""
     schema, name = captured.schema or "public", captured.table
     row = session.execute(
-        "SELECT c.oid, c.relkind, c.relreplident, c.relfilenode, has_table_privilege(c.oid, 'SELECT') FROM pg_class c "
+        "SELECT c.oid, c.relkind, c.relreplident, c.relfilenode, has_table_privilege(c.oid, 'SELECT'), "
+        "has_schema_privilege(n.oid, 'USAGE') FROM pg_class c "
         "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s",
         [schema, name],
     ).fetchone()
     if row is None:
         raise _no_such_table(session, captured)
-    oid, kind, identity, storage, may_read = row
+    oid, kind, identity, storage, may_read, may_name = row
+    if not may_name:
+        user = session.info.user
+        role, quoted = (sql.Identifier(one).as_string(None) for one in (user, schema))
+        raise Invalid(
+            f'user "{user}" may not use schema "{schema}"',
+            detail=f'Table "{captured.name}" is in it. Nothing was changed.',
+            hint=f"As its owner: GRANT USAGE ON SCHEMA {quoted} TO {role};",
+        )
     signature = signatures(session, publication, [oid]).get(oid, "")
     if kind not in ("r", "p"):
         raise Invalid(

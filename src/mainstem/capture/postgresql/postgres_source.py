@@ -122,6 +122,7 @@ class PostgresSource:
             *([sql.SQL(postgres_outbox_sql())] if self.with_outbox else []),
             self.publication_sql(capture),
             sql.SQL("ALTER ROLE {} REPLICATION").format(role),
+            *(schema_usage_sql(one, user) for one in sorted({one.schema for one in self.tables if one.schema})),
             sql.SQL("GRANT SELECT ON {} TO {}").format(tables, role),
         ]
         lines = [f"{part.as_string(None)};" for part in parts]
@@ -149,6 +150,11 @@ class PostgresSource:
         """From JSON."""
         tables = [CapturedTable.from_json(one) for one in value["tables"]]
         return postgres(value["url"], tables=tables, types=value["types"], outbox=value["outbox"], slot=value["slot"])
+
+
+def schema_usage_sql(schema: str, user: str) -> sql.Composed:
+    """Without this right a role that may read a table of the schema cannot name it."""
+    return sql.SQL("GRANT USAGE ON SCHEMA {} TO {}").format(sql.Identifier(schema), sql.Identifier(user))
 
 
 def table_name(table: CapturedTable) -> sql.Composed:
