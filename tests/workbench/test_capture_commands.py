@@ -137,6 +137,36 @@ def test_tables_of_another_schema_need_a_right_that_setup_checks_and_prints(
         shop.execute(f"DROP ROLE {role}")
 
 
+def test_a_table_is_added_to_the_publication_of_an_administrator(
+    shop: ShopDatabase, place: Path, cli: Cli, postgres: PostgresServer
+) -> None:
+    role = f"reader_{shop.slot}"
+    shop.execute(f"CREATE ROLE {role} LOGIN PASSWORD '{PASSWORD}'")
+    try:
+        shop.address = postgres.address(shop.slot, user=role)
+        (place / "shop.py").write_text(shop.program(tables='["orders"]'))
+        shop.execute(cli("capture", "setup", "shop.py", "--print").out)
+        assert cli("capture", "run", "shop.py", "--until-idle").status == 0
+        (place / "shop.py").write_text(shop.program())
+        shop.execute(f"GRANT SELECT ON customers TO {role}")
+        refused = cli("capture", "setup", "shop.py")
+        statement = f'ALTER PUBLICATION "{shop.slot}" ADD TABLE "public"."customers";'
+        assert refused.error[0] == f'mainstem.Invalid: publication "{shop.slot}" lacks table "customers"'
+        assert refused.error[2] == f"Hint: As its owner: {statement}"
+        shop.execute(statement)
+        assert cli("capture", "run", "shop.py", "--until-idle").status == 0
+        assert cli("query", 'SELECT count(*) AS n FROM "shop.customers"', "--json").json == {"n": 10}
+        # One that is published for nobody is not in the way.
+        (place / "shop.py").write_text(shop.program(tables='["customers"]'))
+        shop.execute("UPDATE orders SET amount = 0")
+        shop.execute("DELETE FROM customers WHERE id = 1")
+        assert cli("capture", "run", "shop.py", "--until-idle").status == 0
+        assert cli("query", 'SELECT count(*) AS n FROM "shop.customers"', "--json").json == {"n": 9}
+    finally:
+        shop.execute(f"DROP OWNED BY {role}")
+        shop.execute(f"DROP ROLE {role}")
+
+
 def test_setup_makes_publication_slot_and_topics_and_can_be_repeated(shop: ShopDatabase, cli: Cli) -> None:
     for _ in range(2):
         [made] = cli("capture", "setup", "shop.py", "--json").json

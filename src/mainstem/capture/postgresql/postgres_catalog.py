@@ -27,6 +27,7 @@ __all__ = [
     "publication_tables",
     "read_table",
     "read_types",
+    "refuse_publication",
     "refuse_setup",
     "signatures",
     "slot_facts",
@@ -94,6 +95,19 @@ def refuse_setup(source: PostgresSource, capture: str, said: str) -> Invalid:
         f'the database user lacks a right that capture "{capture}" needs',
         detail=f"PostgreSQL says: {said}. Nothing was changed.",
         hint=f"Have an administrator run this, which `mainstem capture setup --print` prints too:\n{source.setup_sql(capture)}",
+    )
+
+
+def refuse_publication(source: PostgresSource, capture: str, missing: Sequence[tuple[str, str]], said: str) -> Invalid:
+    """The publication exists and belongs to another user. `missing`: the tables that it lacks; none: their conditions differ."""
+    tables = [one for one in source.all_tables() if not missing or (one.schema or "public", one.table) in missing]
+    statement = source.publication_sql(capture, "ADD" if missing else "SET", tables).as_string(None)
+    named = ", ".join(f'"{one.name}"' for one in tables)
+    lacks = f"lacks table {named}" if len(tables) == 1 else f"lacks the tables {named}"
+    return Invalid(
+        f'publication "{source.slot(capture)}" {lacks if missing else "has other conditions than the tables of the capture"}',
+        detail=f"Another user made it. PostgreSQL says: {said}. Nothing was changed.",
+        hint=f"As its owner: {statement};",
     )
 
 

@@ -35,6 +35,7 @@ from mainstem.capture.postgresql.postgres_catalog import (
     publication_tables,
     read_table,
     read_types,
+    refuse_publication,
     refuse_setup,
     renamed_table,
     signatures,
@@ -273,20 +274,23 @@ class PostgresConnection:
         """The publication has exactly the captured tables."""
         wanted = {(one.schema or "public", one.table): one.where for one in self._source.all_tables()}
         published = publication_tables(self._session, self._name)
-        same = published is not None and published.keys() == wanted.keys() and all(
-            (published[one] is None) == (wanted[one] is None) for one in wanted
-        )  # fmt: skip
+        there = published or {}
+        missing = [one for one in wanted if one not in there]
+        conditional = [one for one in wanted if one in there and (there[one] is None) != (wanted[one] is None)]
+        suffices = not missing and not conditional
         # The server has conditions in a form of its own, so they are set again: they may have changed.
-        if same and not any(wanted.values()):
+        if suffices and there.keys() == wanted.keys() and not any(wanted.values()):
             return
         try:
-            self._session.execute(
-                self._source.publication_sql(self._capture, "CREATE" if published is None else "ALTER")
-            )
+            self._session.execute(self._source.publication_sql(self._capture, "CREATE" if published is None else "SET"))
         except errors.InsufficientPrivilege as error:
-            if same:
-                # An administrator made it.
+            if suffices:
+                # An administrator made it. Changes of tables that are not captured are not read.
                 return
+            if published is not None:
+                raise refuse_publication(
+                    self._source, self._capture, [] if conditional else missing, self._address.safe(error)
+                ) from error
             raise refuse_setup(self._source, self._capture, self._address.safe(error)) from error
         # What they changed before is not in the stream.
         self._unsettled += self._snapshot()[1]

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 from psycopg import sql
@@ -103,12 +103,17 @@ class PostgresSource:
         """The captured tables, and that of the outbox."""
         return (*self.tables, CapturedTable(OUTBOX)) if self.with_outbox else self.tables
 
-    def publication_sql(self, capture: str, changed: str = "CREATE") -> sql.Composed:
-        """The statement that makes the publication, or sets its tables."""
-        tables = sql.SQL(", ").join(_published(one) for one in self.all_tables())
+    def publication_sql(
+        self,
+        capture: str,
+        change: Literal["CREATE", "SET", "ADD"] = "CREATE",
+        only: Sequence[CapturedTable] | None = None,
+    ) -> sql.Composed:
+        """The statement that makes the publication, sets its tables, or adds some."""
+        tables = sql.SQL(", ").join(_published(one) for one in only or self.all_tables())
         name = sql.Identifier(self.slot(capture))
-        if changed == "ALTER":
-            return sql.SQL("ALTER PUBLICATION {} SET TABLE {}").format(name, tables)
+        if change != "CREATE":
+            return sql.SQL("ALTER PUBLICATION {} {} TABLE {}").format(name, sql.SQL(change), tables)
         return sql.SQL(
             "CREATE PUBLICATION {} FOR TABLE {} WITH (publish = 'insert, update, delete, truncate', "
             "publish_via_partition_root = true)"
