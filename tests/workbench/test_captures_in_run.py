@@ -75,3 +75,13 @@ def test_an_error_of_the_function_captures_names_its_line(place: Path, cli: Cli)
     first, detail, _ = cli("check", "shop.py").error
     assert first == "mainstem.Invalid: the function `captures` failed"
     assert detail == "Detail: ZeroDivisionError: division by zero. It is line 2 of shop.py: return 1 / 0."
+
+
+def test_two_captures_into_one_topic_are_refused_before_anything_is_asked(place: Path, cli: Cli) -> None:
+    source = 'postgres("postgresql://reader@127.0.0.1:1/shop", tables=[CapturedTable("orders", into="same")])'
+    (place / "shop.py").write_text(
+        "from mainstem import Capture\nfrom mainstem.capture import CapturedTable, postgres\n"
+        f'def captures(stem):\n    yield Capture("one", {source})\n    yield Capture("two", {source})\n{FLOWS}'
+    )
+    for command in (["check", "shop.py"], ["run", "shop.py"], ["capture", "run", "shop.py"]):
+        assert cli(*command).error[0] == 'mainstem.Invalid: captures "one" and "two" have the topic "same"'

@@ -117,4 +117,13 @@ def captures_of(stem: Mainstem, captures: Captures) -> list[Capture]:
             detail=f"The captures are: {', '.join(names)}.",
             hint="Give each a name of its own.",
         )
+    by_topic: dict[str, Capture] = {}
+    for one in made:
+        for table, topic in one.topics.items():
+            if (other := by_topic.setdefault(topic, one)) is not one:
+                raise Invalid(
+                    f'captures "{other.name}" and "{one.name}" have the topic "{topic}"',
+                    detail="A topic has the rows of one table, since their keys may be equal. Nothing was started.",
+                    hint=f"Give one of the tables another topic: CapturedTable({table!r}, into=...).",
+                )
     return made
