@@ -85,3 +85,20 @@ def test_two_captures_into_one_topic_are_refused_before_anything_is_asked(place:
     )
     for command in (["check", "shop.py"], ["run", "shop.py"], ["capture", "run", "shop.py"]):
         assert cli(*command).error[0] == 'mainstem.Invalid: captures "one" and "two" have the topic "same"'
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("def captures():\n    return []", "captures cannot be called with a mainstem"),
+        ("def captures(stem):\n    pass", "captures returns NoneType, not captures"),
+        ("def captures(stem):\n    return [1]", "captures yields int"),
+    ],
+)
+def test_a_function_captures_that_is_none_is_refused_in_three_parts(
+    place: Path, cli: Cli, function: str, said: str
+) -> None:
+    (place / "shop.py").write_text(f"{function}\n{FLOWS}")
+    for command in (["check", "shop.py"], ["run", "shop.py"], ["capture", "run", "shop.py"]):
+        first, detail, hint = cli(*command).error
+        assert (first, bool(detail), bool(hint)) == (f"mainstem.Invalid: {said}", True, True)

@@ -101,7 +101,13 @@ def _source_of(value: Mapping[str, Any]) -> Source:
 
 def captures_of(stem: Mainstem, captures: Captures) -> list[Capture]:
     """The captures of a program; each name once."""
-    found = captures(stem)
+    found = _call(captures, stem)
+    if not isinstance(found, Capture | Iterable):
+        raise Invalid(
+            f"captures returns {type_name(found)}, not captures",
+            detail="`captures` must be a function that yields captures or returns a list of them.",
+            hint='For example: yield Capture("shop", postgres(url, tables=["orders"])).',
+        )
     made = [found] if isinstance(found, Capture) else list(found)
     for one in made:
         if not isinstance(one, Capture):
@@ -127,3 +133,18 @@ def captures_of(stem: Mainstem, captures: Captures) -> list[Capture]:
                     hint=f"Give one of the tables another topic: CapturedTable({table!r}, into=...).",
                 )
     return made
+
+
+def _call(captures: Captures, stem: Mainstem) -> Iterable[Capture] | Capture:
+    try:
+        return captures(stem)
+    except TypeError as error:
+        # One raised by the call itself, not inside the function, has no further frame.
+        trace = error.__traceback__
+        if trace is None or trace.tb_next is not None:
+            raise
+        raise Invalid(
+            "captures cannot be called with a mainstem",
+            detail=f"Python says: {error}.",
+            hint="Give the function one argument: def captures(stem): ...",
+        ) from None
