@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+import mainstem
+from mainstem import Capture, Invalid
+from mainstem.capture import postgres as postgres_source
 from tests.capture.shop_database import ShopDatabase, shop_database
 from tests.postgres_server import PostgresServer
 from tests.workbench.conftest import Cli
@@ -85,6 +88,31 @@ def test_two_captures_into_one_topic_are_refused_before_anything_is_asked(place:
     )
     for command in (["check", "shop.py"], ["run", "shop.py"], ["capture", "run", "shop.py"]):
         assert cli(*command).error[0] == 'mainstem.Invalid: captures "one" and "two" have the topic "same"'
+
+
+def test_a_program_with_only_captures_is_checked_and_run_without_spark(
+    shop: ShopDatabase, place: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mainstem.stem.spark_session", lambda address: pytest.fail("Spark was started"))
+    (place / "shop.py").write_text(shop.program())
+    checked = cli("check", "shop.py")
+    assert (checked.status, checked.err) == (0, "")
+    assert checked.out.splitlines()[-1] == "1 capture, 0 flows, 0 warnings; nothing was started"
+    assert (shop.slots(), shop.publications()) == ([], [])
+    assert cli("run", "shop.py", "--flow", "x").error[0] == 'mainstem.FlowNotFound: the program has no flow "x"'
+    ran = cli("run", "shop.py", "--until-idle")
+    assert (ran.status, ran.err) == (0, "the program has no function `flows`: its captures are run alone\n")
+    assert cli("query", 'SELECT count(*) AS n FROM "shop.orders"', "--json").json == {"n": 100}
+
+    def captures(stem: mainstem.Mainstem) -> Capture:
+        return Capture("shop", postgres_source(shop.address, tables=["customers", "orders"], slot=shop.slot))
+
+    shop.execute("DELETE FROM orders WHERE id < 11")
+    with mainstem.open("shop") as stem:
+        stem.run(captures=captures, until="idle")
+        with pytest.raises(Invalid, match="neither flows nor captures"):
+            stem.run()
+    assert cli("query", 'SELECT count(*) AS n FROM "shop.orders"', "--json").json == {"n": 90}
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mainstem.arguments import check_choice, checked_calls, type_name
+from mainstem.arguments import call_with_stem, check_choice, checked_calls, type_name
 from mainstem.errors import Invalid
 from mainstem.names import check_name
 
@@ -101,7 +101,7 @@ def _source_of(value: Mapping[str, Any]) -> Source:
 
 def captures_of(stem: Mainstem, captures: Captures) -> list[Capture]:
     """The captures of a program; each name once."""
-    found = _call(captures, stem)
+    found = call_with_stem(captures, stem, "captures")
     if not isinstance(found, Capture | Iterable):
         raise Invalid(
             f"captures returns {type_name(found)}, not captures",
@@ -133,18 +133,3 @@ def captures_of(stem: Mainstem, captures: Captures) -> list[Capture]:
                     hint=f"Give one of the tables another topic: CapturedTable({table!r}, into=...).",
                 )
     return made
-
-
-def _call(captures: Captures, stem: Mainstem) -> Iterable[Capture] | Capture:
-    try:
-        return captures(stem)
-    except TypeError as error:
-        # One raised by the call itself, not inside the function, has no further frame.
-        trace = error.__traceback__
-        if trace is None or trace.tb_next is not None:
-            raise
-        raise Invalid(
-            "captures cannot be called with a mainstem",
-            detail=f"Python says: {error}.",
-            hint="Give the function one argument: def captures(stem): ...",
-        ) from None

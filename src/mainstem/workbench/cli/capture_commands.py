@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from mainstem.stem import Mainstem
     from mainstem.workbench.cli.capture_facts import CaptureFacts
 
-__all__ = ["app", "captures_of_program"]
+__all__ = ["app", "captures_of_program", "run_captures"]
 
 app = new_noun()
 
@@ -201,15 +201,25 @@ def run(
 
     Example: mainstem capture run shop.py --metrics 127.0.0.1:9464
     """
+    file = load_captures(program)
+    run_captures(file, capture or (), until_idle=until_idle, metrics=metrics, as_json=as_json, home=home)
+
+
+def run_captures(
+    file: ProgramFile, names: Sequence[str] = (), *, until_idle: bool, metrics: str | None, as_json: bool,
+    home: str | None, take_over: bool = False,
+) -> NoReturn:  # fmt: skip
+    """Run the captures of a program, or those named, until they are stopped or idle; ends with the exit status."""
     from mainstem.workbench.cli.metrics_server import MetricsServer, capture_metrics, parse_address
     from mainstem.workbench.cli.run_command import handle_signals
 
     address = None if metrics is None else parse_address(metrics)
-    file = load_captures(program)
     with open_home(home, missing="make", upkeep="background") as stem, ExitStack() as stack:
         from mainstem.capture.capture_threads import CaptureThreads
 
-        captures = captures_of_program(stem, file, capture or ())
+        if take_over:
+            show_note(str(stem.take_over()))
+        captures = captures_of_program(stem, file, names)
         threads = CaptureThreads(
             stem.log, stem.home, captures, until="idle" if until_idle else "stopped", tell=_teller(as_json=as_json)
         )

@@ -48,6 +48,8 @@ class ProgramFile:
     flows: Flows
     # None if it has none.
     captures: Captures | None = None
+    # It has captures and no function `flows`: Spark is not needed.
+    without_flows: bool = False
 
     def fill_hint(self, hint: str) -> str:
         """A hint with the path of this program instead of FILE."""
@@ -74,11 +76,13 @@ class ProgramFile:
             ) from error
 
 
-def load_program(path: str) -> ProgramFile:
-    """Run the file and find its functions, without starting Spark."""
+def load_program(path: str, *, captures_suffice: bool = False) -> ProgramFile:
+    """Run the file and find its functions, without starting Spark. With `captures_suffice` one with captures needs no flows."""
     module = _load(path)
-    _travel_by_value(module)
     captures = getattr(module, CAPTURES, None)
+    if captures_suffice and callable(captures) and not hasattr(module, FUNCTION):
+        return ProgramFile(path, lambda stem: [], captures, without_flows=True)
+    _travel_by_value(module)
     return ProgramFile(path, _function(path, module), captures if callable(captures) else None)
 
 
