@@ -486,7 +486,10 @@ def test_two_processes_that_set_up_a_capture_at_once(shop: CapturedShop, monkeyp
     assert min(looked.values()) > 1
 
 
-def test_a_slot_in_use_is_not_dropped_and_its_reader_is_named(shop: CapturedShop, tmp_path: Path) -> None:
+def test_a_slot_in_use_is_not_dropped_and_its_reader_is_named(
+    shop: CapturedShop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_connection, "FREED_SECONDS_MAX", 0.2)
     shop.sql("CREATE TABLE t (id int PRIMARY KEY)")
     with shop.background("t"):
         shop.wait(lambda: shop.sql(f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{shop.slot}' AND active"))

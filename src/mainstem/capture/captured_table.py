@@ -16,7 +16,7 @@ from mainstem.log.keep_rule import Keep
 from mainstem.log.rows.schema_ddl import schema_from_ddl
 from mainstem.names import check_name
 
-__all__ = ["CapturedTable", "captured_tables", "changed_key", "check_columns", "column_types"]
+__all__ = ["CapturedTable", "captured_tables", "changed_key", "check_columns", "column_types", "is_wanted"]
 
 # Names that a topic's rows have already; the last one with `before` only.
 RESERVED = ("record", "origin", "before")
@@ -97,10 +97,6 @@ class CapturedTable:
         """The table's name alone."""
         return self._parts[1]
 
-    def wants(self, column: str, key: Sequence[str]) -> bool:
-        """Whether a column is captured."""
-        return self.columns is None or column in self.columns or column in key
-
     def topic(self, capture: str) -> str:
         """The name of its topic."""
         if self.into is not None:
@@ -156,6 +152,11 @@ def column_types(types: Mapping[str, str] | None, tables: Sequence[CapturedTable
     return given
 
 
+def is_wanted(captured: CapturedTable, column: str, key: Sequence[str]) -> bool:
+    """Whether a column is captured."""
+    return captured.columns is None or column in captured.columns or column in key
+
+
 def check_columns(captured: CapturedTable, names: Sequence[str], key: Sequence[str]) -> None:
     """Raise `Invalid` if a setting names a column that the table lacks, or a captured one has a reserved name."""
     for setting, given in (("columns", captured.columns or ()), ("masked", captured.masked),
@@ -167,7 +168,7 @@ def check_columns(captured: CapturedTable, names: Sequence[str], key: Sequence[s
                 hint=did_you_mean(unknown, names) or "Name some of these.",
             )
     reserved = RESERVED[: 3 if captured.before else 2]
-    if taken := next((one for one in names if one in reserved and captured.wants(one, key)), None):
+    if taken := next((one for one in names if one in reserved and is_wanted(captured, one, key)), None):
         raise Invalid(
             f'column "{taken}" of table "{captured.name}" has a reserved name',
             detail=f'Rows of a captured topic have a column "{taken}" of their own.',

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mainstem.capture.captured_table import CapturedTable, check_columns
+from mainstem.capture.captured_table import CapturedTable, check_columns, is_wanted
 from mainstem.capture.outbox_table import OUTBOX, OUTBOX_COLUMNS
 from mainstem.errors import Invalid, did_you_mean
 
@@ -159,7 +159,7 @@ def read_shape(database: sqlite3.Connection, captured: CapturedTable, shown: str
     # Generated columns follow from the others.
     columns = [(name, declared or "") for name, declared, _, hidden in found if not hidden]
     _check(captured, [name for name, _ in columns], key)
-    wanted = [one for one in columns if captured.wants(one[0], key)]
+    wanted = [one for one in columns if is_wanted(captured, one[0], key)]
     if len(wanted) > COLUMNS_MAX:
         raise Invalid(
             f'table "{captured.name}" has {len(wanted)} columns',

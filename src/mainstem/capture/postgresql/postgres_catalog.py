@@ -10,7 +10,7 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
-from mainstem.capture.captured_table import CapturedTable, check_columns
+from mainstem.capture.captured_table import CapturedTable, check_columns, is_wanted
 from mainstem.capture.postgresql.pgoutput import Relation, RelationColumn
 from mainstem.capture.postgresql.postgres_types import PostgresType, arrow_type
 from mainstem.capture.source import SourceColumn, SourceTable
@@ -214,7 +214,7 @@ class CatalogTable:
         """How rows with these columns are captured. The table may have others now."""
         found = []
         for place, (name, oid, modifier) in enumerate(columns):
-            if not self.captured.wants(name, self.table.key):
+            if not is_wanted(self.captured, name, self.table.key):
                 continue
             postgres = types[oid, modifier]
             data_type = _topic_type(source, self.captured, name, postgres)
@@ -401,7 +401,7 @@ def read_table(session: Session, publication: str, source: PostgresSource, captu
             column.number, types[column.type_and_modifier].name, column.filled, column.version,
         )
         for column in columns
-        if captured.wants(column.name, key)
+        if is_wanted(captured, column.name, key)
     )  # fmt: skip
     parts = session.execute(_PARTS, [oid]).fetchall() if kind == "p" else []
     stored = " ".join(part[2] for part in parts) if kind == "p" else str(storage)

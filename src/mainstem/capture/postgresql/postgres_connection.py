@@ -73,6 +73,8 @@ BYTES_MAX = 8 << 20
 # A silent server is asked after the first time, and given up after the second.
 ASK_SECONDS, SILENT_SECONDS_MAX = 5.0, 20.0
 STATUS_SECONDS = 5.0
+# A stream that was closed holds its slot until the server notices.
+FREED_SECONDS_MAX = 5.0
 # After this long a position that the server has not written yet is not waited for.
 FLUSH_SECONDS = 0.7
 # Rows of a chunk after these bytes are read by the next one.
@@ -769,14 +771,14 @@ class PostgresConnection:
         """Remove slot and publication."""
         self._close_stream()
         with self._errors():
-            deadline = time.monotonic() + SILENT_SECONDS_MAX
+            deadline = time.monotonic() + (SILENT_SECONDS_MAX if in_use else FREED_SECONDS_MAX)
             while (facts := slot_facts(self._session, self._name)) is not None:
                 self._check_own(facts)
                 try:
                     self._session.execute("SELECT pg_drop_replication_slot(%s)", [self._name])
                 except errors.ObjectInUse as error:
                     self._refuse_foreign(end=in_use)
-                    if not in_use or time.monotonic() > deadline:
+                    if time.monotonic() > deadline:
                         raise DatabaseUnavailable(
                             f'the replication slot "{self._name}" is in use',
                             detail=f'PostgreSQL says: {self._address.safe(error)}. It is another run of capture "{self._capture}".',
