@@ -189,6 +189,33 @@ def test_setup_that_fails_leaves_no_slot(shop: ShopDatabase, place: Path, cli: C
     assert (shop.slots(), shop.publications()) == ([], [])
 
 
+def test_a_slot_that_another_home_made_is_not_taken(
+    shop: ShopDatabase, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli("capture", "setup", "shop.py").status == 0
+    monkeypatch.setenv("MAINSTEM_HOME", "second")
+    said = f'mainstem.Conflict: the replication slot "{shop.slot}" is of another home, or of an earlier capture'
+    for command in (["setup", "shop.py"], ["run", "shop.py", "--until-idle"], ["run", "shop.py"]):
+        refused = cli("capture", *command)
+        assert (refused.status, said in refused.err) == (1, True)
+    assert "mainstem capture drop PROGRAM.py shop --yes" in refused.err
+    # The first one has lost nothing.
+    monkeypatch.setenv("MAINSTEM_HOME", "shop")
+    assert cli("capture", "run", "shop.py", "--until-idle").status == 0
+    shop.execute("DELETE FROM orders WHERE id < 11")
+    monkeypatch.setenv("MAINSTEM_HOME", "second")
+    assert said in cli("capture", "run", "shop.py", "--until-idle").err
+    monkeypatch.setenv("MAINSTEM_HOME", "shop")
+    assert cli("capture", "run", "shop.py", "--until-idle").status == 0
+    assert cli("query", 'SELECT count(*) AS n FROM "shop.orders"', "--json").json == {"n": 90}
+    # Dropped from elsewhere with a word only.
+    monkeypatch.setenv("MAINSTEM_HOME", "second")
+    dropped = cli("capture", "drop", "shop.py", "shop", "--yes")
+    assert (dropped.status, shop.slots()) == (0, [])
+    assert f'Warning: The replication slot "{shop.slot}" was not made by this home' in dropped.err
+    assert cli("capture", "run", "shop.py", "--until-idle").status == 0
+
+
 # Running
 
 

@@ -41,6 +41,7 @@ from mainstem.capture.source import (
     check_renamed,
     is_refused,
     lost_position,
+    of_another_home,
 )
 from mainstem.crash_points import reach
 from mainstem.errors import PositionLost, Unavailable
@@ -205,10 +206,13 @@ class CaptureRun:
             except PositionLost as error:
                 if not self._capture.snapshot_when_lost:
                     raise
+                self._check_own(connection)
                 LOGGER.warning('capture "%s" reads its tables again: %s', self._capture.name, error.summary)
                 connection.drop()
                 self._log.begin_history()
                 lost = True
+        else:
+            self._check_own(connection)
         begins = connection.prepare()
         position = begins if known is None or lost else known
         self._log.note("source", dict(connection.identity))
@@ -230,6 +234,13 @@ class CaptureRun:
         snapshots.note_committed(())
         connection.start(position)
         return snapshots
+
+    def _check_own(self, connection: SourceConnection) -> None:
+        """What another home may read is neither read nor dropped."""
+        if not connection.is_own(self._log.state.get("source") or {}):
+            raise of_another_home(
+                self._capture.name, self._capture.source.shown, connection.identity["slot"], self._home
+            )
 
     def _begin_table(self, table: SourceTable, snapshots: Snapshots, *, lost: bool) -> None:
         captured = self._tables[table.name]

@@ -24,6 +24,7 @@ import psycopg
 import pyarrow as pa
 from psycopg import errors, pq, sql
 
+from mainstem.capture.capture_status import StatusFile
 from mainstem.capture.captured_table import CapturedTable, changed_key
 from mainstem.capture.outbox_table import OUTBOX, postgres_outbox_sql
 from mainstem.capture.postgresql.pgoutput import EPOCH_US, PgOutput, Relation, RelationColumn, show_lsn
@@ -137,6 +138,7 @@ class PostgresConnection:
         self._address = source.address
         self._mask = mask
         self._name = source.slot(capture)
+        self._files = StatusFile(home, capture)
         # Tells an older run of this home, which may be ended, from a run of another home.
         owner = hashlib.sha256(os.path.realpath(home).encode()).hexdigest()[:12]
         self._title = f"mainstem {capture[:40]} {owner}"
@@ -245,6 +247,20 @@ class PostgresConnection:
         row = self._session.execute("SELECT to_regclass(%s) IS NOT NULL", [f"public.{OUTBOX}"]).fetchone()
         return self._source.with_outbox and row is not None and bool(row[0])
 
+    def is_own(self, known: Mapping[str, str]) -> bool:
+        """Whether the slot does not exist, or was made by this home: a slot does not tell who made it, so the home notes it."""
+        with self._errors():
+            facts = slot_facts(self._session, self._name)
+            if facts is None or facts.foreign:
+                # What no capture made is refused, with the reason, where it would be used.
+                return True
+            same = ("system", "database", "slot")
+            if any(all(noted.get(one) == self.identity[one] for one in same) for noted in (known, self._files.slot())):
+                return True
+            # One that runs is named.
+            self._refuse_foreign(end=False)
+        return False
+
     def prepare(self) -> str:
         """Make the publication and the slot, unless they exist, and the table of the outbox. The position where the slot
         begins."""
@@ -266,6 +282,7 @@ class PostgresConnection:
             if (facts := slot_facts(self._session, self._name)) is not None:
                 self._check_own(facts)
                 return show_lsn(facts.confirmed)
+            self._files.note_slot(self.identity)
             row = self._session.execute(
                 "SELECT lsn::text FROM pg_create_logical_replication_slot(%s, 'pgoutput')", [self._name]
             ).fetchone()

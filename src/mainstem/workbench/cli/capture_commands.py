@@ -149,14 +149,18 @@ def _print_sql(captures: Sequence[Capture], *, as_json: bool) -> None:
 
 
 def _set_up(stem: Mainstem, capture: Capture) -> dict[str, Any]:
+    from mainstem.capture.capture_log import noted_source
     from mainstem.capture.capture_status import CaptureStatus, StatusFile
     from mainstem.capture.captured_topics import make_topics
+    from mainstem.capture.source import of_another_home
     from mainstem.workbench.cli.capture_facts import capture_facts
 
     # First, so that an error about a topic leaves no slot behind, which would hold WAL.
     make_topics(stem.log, stem.home, capture)
     connection = capture.source.open(capture.name, stem.home)
     try:
+        if not connection.is_own(noted_source(stem.log, capture)):
+            raise of_another_home(capture.name, capture.source.shown, connection.identity["slot"], stem.home)
         position = connection.prepare()
         health = connection.health()
         slot = connection.identity.get("slot")
@@ -674,7 +678,8 @@ def drop(
     """Remove a capture: slot, publication, position and status.
 
     Nothing else removes the slot, and a slot that nobody reads holds WAL until the server's disk is full. The topics of its
-    tables stay unless --topics is given. If the capture is run again, it begins with a snapshot.
+    tables stay unless --topics is given. If the capture is run again, it begins with a snapshot. A slot that this home did not
+    make is removed too, with a warning.
 
     Example: mainstem capture drop shop.py shop
     """
@@ -682,9 +687,12 @@ def drop(
     with open_home(home) as stem:
         [found] = captures_of_program(stem, file, [capture])
         _refuse_if_running(stem, capture)
+        foreign = _foreign_slot(stem, found)
         if not yes:
             also = f" and the topics {', '.join(found.topics.values())}" if topics else ""
-            confirm(f'Remove capture "{capture}" from {found.source.shown}, its position{also}?')
+            confirm(f'{foreign}Remove capture "{capture}" from {found.source.shown}, its position{also}?')
+        elif foreign:
+            show_note(f"Warning: {foreign.strip()}")
         with capture_warnings(show_note):
             deleted = _drop(stem, found, topics=topics)
         said = f"dropped capture {capture}" + (f"; deleted {show_count(len(deleted), 'topic')}" if topics else "")
@@ -701,6 +709,20 @@ def _refuse_if_running(stem: Mainstem, name: str) -> None:
             detail=f"Process {status.process['pid']} runs it. Nothing was removed.",
             hint=f"Stop it first: mainstem capture stop {name}",
         )
+
+
+def _foreign_slot(stem: Mainstem, capture: Capture) -> str:
+    """What is to be known before a slot is removed that this home did not make; empty if it made it, or there is none."""
+    from mainstem.capture.capture_log import noted_source
+
+    connection = capture.source.open(capture.name, stem.home)
+    try:
+        if connection.is_own(noted_source(stem.log, capture)):
+            return ""
+        slot = connection.identity["slot"]
+    finally:
+        connection.close()
+    return f'The replication slot "{slot}" was not made by this home; a capture of another home that uses it loses its position. '
 
 
 def _drop(stem: Mainstem, capture: Capture, *, topics: bool) -> list[str]:
