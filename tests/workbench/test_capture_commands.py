@@ -522,3 +522,21 @@ def test_what_the_hint_of_a_renamed_column_advises_works(
     key = "other" if column == "id" else "id"
     assert cli("query", f'SELECT count(DISTINCT {key}) AS n FROM "orders_v2"', "--json").json == {"n": 101}
     assert cli("capture", "check", "shop.py").status == 0
+
+
+def test_a_condition_is_checked_by_the_source_of_the_program(shop: ShopDatabase, cli: Cli) -> None:
+    assert cli("capture", "run", "shop.py", "--until-idle").status == 0
+    snapshot = ["capture", "snapshot", "shop", "--table", "orders", "--program", "shop.py", "--where"]
+    first, detail, _ = cli(*snapshot, "idd < 100").error
+    assert first == 'mainstem.Invalid: table "orders" cannot be read where idd < 100'
+    assert 'column "idd" does not exist' in detail
+    assert StatusFile("shop", "shop").requests() == {}
+    assert cli(*snapshot, "id < 100").out == "requested a snapshot of orders; the next run follows it\n"
+
+
+def test_the_new_name_of_a_renamed_table_is_in_the_hint(shop: ShopDatabase, cli: Cli) -> None:
+    assert cli("capture", "run", "shop.py", "--until-idle").status == 0
+    shop.execute("ALTER TABLE orders RENAME TO purchases")
+    first, _, hint = cli("capture", "setup", "shop.py").error
+    assert first == 'mainstem.Invalid: table "orders" does not exist'
+    assert 'Was it renamed to "purchases", which is published?' in hint

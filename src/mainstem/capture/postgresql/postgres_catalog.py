@@ -368,7 +368,7 @@ def read_table(session: Session, publication: str, source: PostgresSource, captu
         [schema, name],
     ).fetchone()
     if row is None:
-        raise _no_such_table(session, captured)
+        raise _no_such_table(session, publication, source, captured)
     oid, kind, identity, storage, may_read, may_name = row
     if not may_name:
         user = session.info.user
@@ -484,7 +484,7 @@ def _check_storage(session: Session, captured: CapturedTable, oid: int) -> None:
         )
 
 
-def _no_such_table(session: Session, captured: CapturedTable) -> Invalid:
+def _no_such_table(session: Session, publication: str, source: PostgresSource, captured: CapturedTable) -> Invalid:
     rows = session.execute(
         "SELECT CASE n.nspname WHEN 'public' THEN c.relname ELSE n.nspname || '.' || c.relname END FROM pg_class c "
         "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p') "
@@ -495,7 +495,23 @@ def _no_such_table(session: Session, captured: CapturedTable) -> Invalid:
     return Invalid(
         f'table "{captured.name}" does not exist',
         detail=f'Database "{session.info.dbname}" has the tables: {listed or "none that this user can see"}.',
-        hint=did_you_mean(captured.name, names) or "Write a schema other than public before it: sales.orders.",
+        hint=_renamed_hint(session, publication, source)
+        or did_you_mean(captured.name, names)
+        or "Name one of these, with its schema if that is not public: sales.orders.",
+    )
+
+
+def _renamed_hint(session: Session, publication: str, source: PostgresSource) -> str:
+    """A publication has its tables also after they were renamed."""
+    wanted = {(one.schema or "public", one.table) for one in source.all_tables()}
+    others = [one for one in publication_tables(session, publication) or {} if one not in wanted]
+    if len(others) != 1:
+        return ""
+    schema, table = others[0]
+    name = table if schema == "public" else f"{schema}.{table}"
+    return (
+        f'Was it renamed to "{name}", which is published? Rename it back; or capture it under its new name: '
+        f'CapturedTable("{name}", into=...).'
     )
 
 

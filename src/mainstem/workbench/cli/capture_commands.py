@@ -519,13 +519,18 @@ def snapshot(
     ] = None,
     pause: Annotated[bool, typer.Option("--pause", help="Pause snapshots; changes are still captured.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Resume paused snapshots where they stopped.")] = False,
+    program: Annotated[
+        str | None,
+        typer.Option("--program", metavar="FILE", help="The program of the capture: its source checks the condition."),
+    ] = None,
     as_json: JsonOption = False,
     home: HomeOption = None,
 ) -> None:
     """Read the rows of tables again, or pause and resume snapshots.
 
     It is a request: the running capture follows it at once, else its next run does. Rows that the source no longer has are
-    deleted in the topic at the end, unless --where is given. `capture describe` shows the progress and the time left.
+    deleted in the topic at the end, unless --where is given. `capture describe` shows the progress and the time left. With
+    --program the condition is checked by the source at once; otherwise by the capture, which warns if it cannot be used.
 
     Example: mainstem capture snapshot shop --table orders --where "placed_at > now() - interval '1 day'"
     """
@@ -535,6 +540,7 @@ def snapshot(
         raise typer.BadParameter("all snapshots of a capture are paused and resumed together", param_hint="--table")
     if where is not None and len(table or ()) != 1:
         raise typer.BadParameter("a condition is for one table: give --table too", param_hint="--where")
+    file = None if program is None else load_captures(program)
     with open_home(home) as stem:
         from mainstem.capture.capture_status import StatusFile
         from mainstem.workbench.cli.capture_facts import status_of
@@ -547,6 +553,8 @@ def snapshot(
                     detail=f"Its tables are: {', '.join(status.topics)}.",
                     hint=did_you_mean(name, status.topics) or "Choose from these.",
                 )
+        if file is not None and where is not None and table:
+            _check_condition(stem, captures_of_program(stem, file, [capture])[0], table[0], where)
         kind = "pause" if pause else "resume" if resume else "snapshot"
         tables = list(table or status.topics)
         facts: dict[str, Any] = {"tables": tables, "where": where} if kind == "snapshot" else {}
@@ -557,9 +565,32 @@ def snapshot(
             "resume": "to resume snapshots",
         }[kind]
         who = f"process {status.process['pid']} follows it" if status.running else "the next run follows it"
+        who += ", and checks the condition" if where is not None and file is None else ""
         said = f"requested {what} of capture {capture}; {who}" if kind != "snapshot" else f"requested {what}; {who}"
         print_outcome(
             "requested", said, as_json=as_json, capture=capture, request=kind, running=status.running, **facts
+        )
+
+
+def _check_condition(stem: Mainstem, capture: Capture, table: str, where: str) -> None:
+    """Raise `Invalid` if the source does not accept a condition."""
+    from mainstem.capture.snapshots import condition_refusal
+
+    try:
+        connection = capture.source.open(capture.name, stem.home)
+    except Unavailable as error:
+        show_note(f"Warning: the condition is not checked: {error.summary}")
+        return
+    try:
+        connection.tables()
+        said = condition_refusal(connection, table, where)
+    finally:
+        connection.close()
+    if said:
+        raise Invalid(
+            f'table "{table}" cannot be read where {where}',
+            detail=f"The source says: {said.rstrip('.')}. Nothing was requested.",
+            hint="Correct the condition: it is SQL of the source.",
         )
 
 
