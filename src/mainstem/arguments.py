@@ -17,6 +17,7 @@ from mainstem.errors import Invalid, did_you_mean
 
 __all__ = [
     "INTEGER_MAX",
+    "call_with_stem",
     "check_choice",
     "checked_call",
     "checked_calls",
@@ -36,6 +37,7 @@ _SHOWN_MAX = 60
 
 Called = TypeVar("Called", bound=Callable[..., Any])
 Kind = TypeVar("Kind", bound=type)
+Made = TypeVar("Made")
 
 
 def checked_call(function: Called) -> Called:
@@ -109,6 +111,29 @@ def _wrong_call(function: Callable[..., Any], given: Sequence[Any], named: Mappi
     ]
     missing = next((name for name in needed if name not in named and name not in by_place[: len(given)]), "")
     return Invalid(f'{called} needs the argument "{missing}"', detail=detail, hint=f"Give it: {missing}=...")
+
+
+def call_with_stem(function: Callable[[Any], Made], stem: object, name: str) -> Made:
+    """Call the function of a program, `flows` or `captures`; raises `Invalid` if it does not take one argument.
+
+    >>> call_with_stem(lambda: [], None, "flows")
+    Traceback (most recent call last):
+    mainstem.Invalid: flows cannot be called with a mainstem
+    Detail: Python says: <lambda>() takes 0 positional arguments but 1 was given.
+    Hint: Give the function one argument: def flows(stem): ...
+    """
+    try:
+        return function(stem)
+    except TypeError as error:
+        # One raised by the call itself, not inside the function, has no further frame.
+        trace = error.__traceback__
+        if trace is None or trace.tb_next is not None:
+            raise
+        raise Invalid(
+            f"{name} cannot be called with a mainstem",
+            detail=f"Python says: {error}.",
+            hint=f"Give the function one argument: def {name}(stem): ...",
+        ) from None
 
 
 def type_name(value: object) -> str:

@@ -312,9 +312,11 @@ class Unavailable(MainstemError, OSError):
 
 
 class DatabaseUnavailable(Unavailable):
-    """A database cannot be reached, or closed the connection; `address` is its address, without a password."""
+    """A database cannot be reached, or closed the connection; `address` is its address, without a password. `refused`: it
+    answered, and rejected the login, or there is no such database."""
 
     address: str = ""
+    refused: bool = False
 
 
 class DiskFull(Unavailable):

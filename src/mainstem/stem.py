@@ -438,14 +438,14 @@ class Mainstem:
             raise
 
     def run(
-        self, flows: Flows, *, captures: Captures | None = None, only: Sequence[str] | None = None,
+        self, flows: Flows | None = None, *, captures: Captures | None = None, only: Sequence[str] | None = None,
         until: Literal["stopped", "idle"] = "stopped",
     ) -> None:  # fmt: skip
         """Run a program until it is stopped (Ctrl-C), or until its flows have processed all records of the log.
 
         `captures`: a function that yields captures, as `flows` yields flows. Their topics are made before the flows are
         built; they run in a process of their own, which needs no Spark. With `until="idle"` all changes made before the
-        start are captured first, and then processed.
+        start are captured first, and then processed. Without `flows` the captures run alone, without Spark.
 
         Raises `FlowFailed` if a flow failed, after the others have ended; if a capture failed, its error, after the flows
         were stopped. If standard error is a terminal, it says there what it does: a line for each batch with rows.
@@ -456,6 +456,12 @@ class Mainstem:
                 detail='With "stopped" a program runs until it is interrupted, with "idle" until its flows have processed every record.',
                 hint='Give until="idle", or leave it out.',
             )
+        if flows is None and captures is None:
+            raise Invalid(
+                "run has neither flows nor captures",
+                detail="A program is a function that yields flows, a function that yields captures, or both.",
+                hint="Write: stem.run(flows), or stem.run(captures=captures).",
+            )
         from mainstem.flows.run_notes import RunNotes
         from mainstem.flows.runner import start_flows
 
@@ -464,8 +470,10 @@ class Mainstem:
             capturing = self._start_captures(captures, until, notes.capture)
             if capturing is not None:
                 stack.enter_context(capturing)
-                if until == "idle":
+                if until == "idle" or flows is None:
                     capturing.wait()
+            if flows is None:
+                return
             if isinstance(self._spark, str):
                 notes.say("starting Spark, which takes some seconds")
             running = stack.enter_context(start_flows(self, flows, only, tell=notes.batch, captures=capturing))

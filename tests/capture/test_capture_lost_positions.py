@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 import mainstem
-from mainstem import Invalid, PositionLost
+from mainstem import Conflict, Invalid, PositionLost
 from mainstem.capture.capture_status import StatusFile
 from tests.capture.captured_shop import CapturedShop, captured_shop
 from tests.postgres_server import PostgresServer
@@ -238,6 +238,11 @@ def test_another_server_is_noticed(
     own_shop.run("t", snapshot="none")
     own_shop.stem.close()
     own_shop.home, own_shop.stem = shop.home, mainstem.open(shop.home, upkeep="manual")
+    if when_lost == "snapshot":
+        # That slot is the other home's.
+        with pytest.raises(Conflict, match="is of another home"):
+            own_shop.run("t", when_lost=when_lost)
+        in_slot(own_shop, "SELECT pg_drop_replication_slot('{slot}')")
     violations = captured_on(own_shop, when_lost, "")
     fault_report("C4", points=1, compared=10, violations=violations)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import mainstem
-from mainstem import Capture, Fenced, Invalid, MainstemError, PositionLost, Unavailable
+from mainstem import Capture, DatabaseUnavailable, Fenced, Invalid, MainstemError, PositionLost, Unavailable
 from mainstem.capture import CapturedTable
 from mainstem.capture import postgres as postgres_source
 from mainstem.capture.capture_process import CaptureProcess, error_from_json, error_to_json
@@ -156,9 +156,53 @@ def test_its_warnings_are_logged_in_the_parent(shop: ShopDatabase, home: str, ca
     nowhere = Capture("shop", postgres_source("postgresql://reader:canary@127.0.0.1:1/shop", tables=["orders"]))
     with caplog.at_level(logging.WARNING, "mainstem.capture"), CaptureProcess([nowhere], home=home):
         wait_until(lambda: bool(caplog.records))
-    assert caplog.messages[0] == (
-        'capture "shop" waits: the database "postgresql://reader@127.0.0.1:1/shop" cannot be reached'
+    assert caplog.messages[0].startswith(
+        'capture "shop" waits: the database "postgresql://reader@127.0.0.1:1/shop" cannot be reached. '
+        "PostgreSQL's client says: connection failed: "
     )
+    assert "Connection refused" in caplog.messages[0]
+
+
+@pytest.mark.parametrize("wrong", ["password", "database"])
+def test_a_rejected_login_at_the_first_connection_is_an_error_at_once(
+    shop: ShopDatabase, home: str, wrong: str
+) -> None:
+    address = shop.address.replace("s3cret", "another") if wrong == "password" else f"{shop.address}_not"
+    refused = Capture("shop", postgres_source(address, tables=["orders"], slot=shop.slot))
+    with CaptureProcess([capture(shop, "orders")], home=home, until="idle") as running:
+        running.wait()
+    # As topics exist, a database that does not answer would be waited for.
+    with mainstem.open(home, upkeep="manual") as stem, pytest.raises(DatabaseUnavailable, match="cannot be reached"):
+        find_or_make_topics(stem.log, home, refused)
+    with CaptureProcess([refused], home=home) as running, pytest.raises(DatabaseUnavailable) as caught:
+        running.wait()
+    said = "password authentication failed" if wrong == "password" else "does not exist"
+    assert said in caught.value.detail
+    assert "a capture continues after the last position" in caught.value.hint
+    status = StatusFile(home, "shop").read()
+    assert status is not None
+    assert (status.state, said in status.error, "canary" in status.error) == ("failed", True, False)
+
+
+def test_a_login_that_is_rejected_later_is_waited_for_with_the_cause(
+    shop: ShopDatabase, home: str, postgres: PostgresServer
+) -> None:
+    role = f"reader_{shop.slot}"
+    shop.execute(f"CREATE ROLE {role} SUPERUSER LOGIN PASSWORD '{PASSWORD}'")
+    try:
+        source = postgres_source(postgres.address(shop.slot, user=role), tables=["orders"], slot=shop.slot)
+        with CaptureProcess([Capture("shop", source)], home=home) as running:
+            wait_until(lambda: count(home, "shop.orders") == 100)
+            shop.execute(f"ALTER ROLE {role} PASSWORD 'another'")
+            shop.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", role)
+            wait_until(lambda: "authentication failed" in running.statuses["shop"].error)
+            assert (running.statuses["shop"].state, running.ended) == ("waiting", False)
+            shop.execute(f"ALTER ROLE {role} PASSWORD '{PASSWORD}'")
+            wait_until(lambda: running.statuses["shop"].state == "running")
+            assert running.statuses["shop"].error == ""
+    finally:
+        shop.execute(f"DROP OWNED BY {role}")
+        shop.execute(f"DROP ROLE {role}")
 
 
 @pytest.mark.parametrize(

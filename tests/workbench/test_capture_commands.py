@@ -112,6 +112,61 @@ def test_after_the_printed_sql_replication_and_select_suffice(
         shop.execute(f"DROP ROLE {role}")
 
 
+def test_tables_of_another_schema_need_a_right_that_setup_checks_and_prints(
+    shop: ShopDatabase, place: Path, cli: Cli, postgres: PostgresServer
+) -> None:
+    role = f"reader_{shop.slot}"
+    shop.execute(f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD '{PASSWORD}'")
+    shop.execute(
+        'CREATE SCHEMA "Sales"; CREATE TABLE "Sales".returns (id int PRIMARY KEY); INSERT INTO "Sales".returns VALUES (1)'
+    )
+    shop.execute(f'GRANT SELECT ON "Sales".returns TO {role}')
+    try:
+        shop.address = postgres.address(shop.slot, user=role)
+        (place / "shop.py").write_text(shop.program(tables='["Sales.returns"]'))
+        refused = cli("capture", "setup", "shop.py")
+        assert refused.error[0] == f'mainstem.Invalid: user "{role}" may not use schema "Sales"'
+        assert refused.error[2] == f'Hint: As its owner: GRANT USAGE ON SCHEMA "Sales" TO "{role}";'
+        printed = cli("capture", "setup", "shop.py", "--print").out
+        assert f'GRANT USAGE ON SCHEMA "Sales" TO "{role}";\n' in printed
+        shop.execute(printed)
+        assert cli("capture", "run", "shop.py", "--until-idle").status == 0
+        assert cli("query", 'SELECT id FROM "shop.Sales.returns"', "--json").json == {"id": 1}
+    finally:
+        shop.execute(f"DROP OWNED BY {role}")
+        shop.execute(f"DROP ROLE {role}")
+
+
+def test_a_table_is_added_to_the_publication_of_an_administrator(
+    shop: ShopDatabase, place: Path, cli: Cli, postgres: PostgresServer
+) -> None:
+    role = f"reader_{shop.slot}"
+    shop.execute(f"CREATE ROLE {role} LOGIN PASSWORD '{PASSWORD}'")
+    try:
+        shop.address = postgres.address(shop.slot, user=role)
+        (place / "shop.py").write_text(shop.program(tables='["orders"]'))
+        shop.execute(cli("capture", "setup", "shop.py", "--print").out)
+        assert cli("capture", "run", "shop.py", "--until-idle").status == 0
+        (place / "shop.py").write_text(shop.program())
+        shop.execute(f"GRANT SELECT ON customers TO {role}")
+        refused = cli("capture", "setup", "shop.py")
+        statement = f'ALTER PUBLICATION "{shop.slot}" ADD TABLE "public"."customers";'
+        assert refused.error[0] == f'mainstem.Invalid: publication "{shop.slot}" lacks table "customers"'
+        assert refused.error[2] == f"Hint: As its owner: {statement}"
+        shop.execute(statement)
+        assert cli("capture", "run", "shop.py", "--until-idle").status == 0
+        assert cli("query", 'SELECT count(*) AS n FROM "shop.customers"', "--json").json == {"n": 10}
+        # One that is published for nobody is not in the way.
+        (place / "shop.py").write_text(shop.program(tables='["customers"]'))
+        shop.execute("UPDATE orders SET amount = 0")
+        shop.execute("DELETE FROM customers WHERE id = 1")
+        assert cli("capture", "run", "shop.py", "--until-idle").status == 0
+        assert cli("query", 'SELECT count(*) AS n FROM "shop.customers"', "--json").json == {"n": 9}
+    finally:
+        shop.execute(f"DROP OWNED BY {role}")
+        shop.execute(f"DROP ROLE {role}")
+
+
 def test_setup_makes_publication_slot_and_topics_and_can_be_repeated(shop: ShopDatabase, cli: Cli) -> None:
     for _ in range(2):
         [made] = cli("capture", "setup", "shop.py", "--json").json
@@ -132,6 +187,33 @@ def test_setup_that_fails_leaves_no_slot(shop: ShopDatabase, place: Path, cli: C
     (place / "shop.py").write_text(shop.program(tables='["orders", "keyless"]'))
     assert cli("capture", "setup", "shop.py").error[0] == 'mainstem.Invalid: table "keyless" has no key'
     assert (shop.slots(), shop.publications()) == ([], [])
+
+
+def test_a_slot_that_another_home_made_is_not_taken(
+    shop: ShopDatabase, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli("capture", "setup", "shop.py").status == 0
+    monkeypatch.setenv("MAINSTEM_HOME", "second")
+    said = f'mainstem.Conflict: the replication slot "{shop.slot}" is of another home, or of an earlier capture'
+    for command in (["setup", "shop.py"], ["run", "shop.py", "--until-idle"], ["run", "shop.py"]):
+        refused = cli("capture", *command)
+        assert (refused.status, said in refused.err) == (1, True)
+    assert "mainstem capture drop PROGRAM.py shop --yes" in refused.err
+    # The first one has lost nothing.
+    monkeypatch.setenv("MAINSTEM_HOME", "shop")
+    assert cli("capture", "run", "shop.py", "--until-idle").status == 0
+    shop.execute("DELETE FROM orders WHERE id < 11")
+    monkeypatch.setenv("MAINSTEM_HOME", "second")
+    assert said in cli("capture", "run", "shop.py", "--until-idle").err
+    monkeypatch.setenv("MAINSTEM_HOME", "shop")
+    assert cli("capture", "run", "shop.py", "--until-idle").status == 0
+    assert cli("query", 'SELECT count(*) AS n FROM "shop.orders"', "--json").json == {"n": 90}
+    # Dropped from elsewhere with a word only.
+    monkeypatch.setenv("MAINSTEM_HOME", "second")
+    dropped = cli("capture", "drop", "shop.py", "shop", "--yes")
+    assert (dropped.status, shop.slots()) == (0, [])
+    assert f'Warning: The replication slot "{shop.slot}" was not made by this home' in dropped.err
+    assert cli("capture", "run", "shop.py", "--until-idle").status == 0
 
 
 # Running
@@ -413,3 +495,48 @@ def test_check_names_what_differs_and_repairs_it(shop: ShopDatabase, stem, cli: 
     ]
     assert (after.status, [one["equal"] for one in after.json]) == (0, [True])
     assert wrong.error[0] == 'mainstem.Invalid: no capture has a table "ordrs"'
+
+
+@pytest.mark.parametrize("column", ["amount", "id"])
+def test_what_the_hint_of_a_renamed_column_advises_works(
+    shop: ShopDatabase, place: Path, cli: Cli, column: str
+) -> None:
+    """Also for a column of the key, of which changes from before cannot be assigned to rows."""
+    assert cli("capture", "run", "shop.py", "--until-idle").status == 0
+    shop.execute("UPDATE orders SET customer = 1 WHERE id < 5")
+    shop.execute(f"ALTER TABLE orders RENAME {column} TO other")
+    shop.execute("INSERT INTO orders VALUES (1000, 1, 5)")
+    refused = cli("capture", "run", "shop.py", "--until-idle").err
+    assert f'mainstem.Invalid: column "{column}" of table "orders" was renamed to "other"' in refused
+    assert 'CapturedTable("orders", into=...)' in refused
+    assert ("mainstem capture drop" in refused) == (column == "id")
+
+    (place / "shop.py").write_text(shop.program(tables='["customers", CapturedTable("orders", into="orders_v2")]'))
+    again = cli("capture", "run", "shop.py", "--until-idle")
+    if column == "id":
+        assert 'mainstem.Invalid: changes of table "orders" lack its key' in again.err
+        assert "mainstem capture drop PROGRAM.py shop" in again.err
+        assert cli("capture", "drop", "shop.py", "shop", "--yes").status == 0
+        again = cli("capture", "run", "shop.py", "--until-idle")
+    assert (again.status, again.err) == (0, "")
+    key = "other" if column == "id" else "id"
+    assert cli("query", f'SELECT count(DISTINCT {key}) AS n FROM "orders_v2"', "--json").json == {"n": 101}
+    assert cli("capture", "check", "shop.py").status == 0
+
+
+def test_a_condition_is_checked_by_the_source_of_the_program(shop: ShopDatabase, cli: Cli) -> None:
+    assert cli("capture", "run", "shop.py", "--until-idle").status == 0
+    snapshot = ["capture", "snapshot", "shop", "--table", "orders", "--program", "shop.py", "--where"]
+    first, detail, _ = cli(*snapshot, "idd < 100").error
+    assert first == 'mainstem.Invalid: table "orders" cannot be read where idd < 100'
+    assert 'column "idd" does not exist' in detail
+    assert StatusFile("shop", "shop").requests() == {}
+    assert cli(*snapshot, "id < 100").out == "requested a snapshot of orders; the next run follows it\n"
+
+
+def test_the_new_name_of_a_renamed_table_is_in_the_hint(shop: ShopDatabase, cli: Cli) -> None:
+    assert cli("capture", "run", "shop.py", "--until-idle").status == 0
+    shop.execute("ALTER TABLE orders RENAME TO purchases")
+    first, _, hint = cli("capture", "setup", "shop.py").error
+    assert first == 'mainstem.Invalid: table "orders" does not exist'
+    assert 'Was it renamed to "purchases", which is published?' in hint

@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+import mainstem
+from mainstem import Capture, Invalid
+from mainstem.capture import postgres as postgres_source
 from tests.capture.shop_database import ShopDatabase, shop_database
 from tests.postgres_server import PostgresServer
 from tests.workbench.conftest import Cli
@@ -75,3 +78,55 @@ def test_an_error_of_the_function_captures_names_its_line(place: Path, cli: Cli)
     first, detail, _ = cli("check", "shop.py").error
     assert first == "mainstem.Invalid: the function `captures` failed"
     assert detail == "Detail: ZeroDivisionError: division by zero. It is line 2 of shop.py: return 1 / 0."
+
+
+def test_two_captures_into_one_topic_are_refused_before_anything_is_asked(place: Path, cli: Cli) -> None:
+    source = 'postgres("postgresql://reader@127.0.0.1:1/shop", tables=[CapturedTable("orders", into="same")])'
+    (place / "shop.py").write_text(
+        "from mainstem import Capture\nfrom mainstem.capture import CapturedTable, postgres\n"
+        f'def captures(stem):\n    yield Capture("one", {source})\n    yield Capture("two", {source})\n{FLOWS}'
+    )
+    for command in (["check", "shop.py"], ["run", "shop.py"], ["capture", "run", "shop.py"]):
+        assert cli(*command).error[0] == 'mainstem.Invalid: captures "one" and "two" have the topic "same"'
+
+
+def test_a_program_with_only_captures_is_checked_and_run_without_spark(
+    shop: ShopDatabase, place: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mainstem.stem.spark_session", lambda address: pytest.fail("Spark was started"))
+    (place / "shop.py").write_text(shop.program())
+    checked = cli("check", "shop.py")
+    assert (checked.status, checked.err) == (0, "")
+    assert checked.out.splitlines()[-1] == "1 capture, 0 flows, 0 warnings; nothing was started"
+    assert (shop.slots(), shop.publications()) == ([], [])
+    assert cli("run", "shop.py", "--flow", "x").error[0] == 'mainstem.FlowNotFound: the program has no flow "x"'
+    ran = cli("run", "shop.py", "--until-idle")
+    assert (ran.status, ran.err) == (0, "the program has no function `flows`: its captures are run alone\n")
+    assert cli("query", 'SELECT count(*) AS n FROM "shop.orders"', "--json").json == {"n": 100}
+
+    def captures(stem: mainstem.Mainstem) -> Capture:
+        return Capture("shop", postgres_source(shop.address, tables=["customers", "orders"], slot=shop.slot))
+
+    shop.execute("DELETE FROM orders WHERE id < 11")
+    with mainstem.open("shop") as stem:
+        stem.run(captures=captures, until="idle")
+        with pytest.raises(Invalid, match="neither flows nor captures"):
+            stem.run()
+    assert cli("query", 'SELECT count(*) AS n FROM "shop.orders"', "--json").json == {"n": 90}
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("def captures():\n    return []", "captures cannot be called with a mainstem"),
+        ("def captures(stem):\n    pass", "captures returns NoneType, not captures"),
+        ("def captures(stem):\n    return [1]", "captures yields int"),
+    ],
+)
+def test_a_function_captures_that_is_none_is_refused_in_three_parts(
+    place: Path, cli: Cli, function: str, said: str
+) -> None:
+    (place / "shop.py").write_text(f"{function}\n{FLOWS}")
+    for command in (["check", "shop.py"], ["run", "shop.py"], ["capture", "run", "shop.py"]):
+        first, detail, hint = cli(*command).error
+        assert (first, bool(detail), bool(hint)) == (f"mainstem.Invalid: {said}", True, True)

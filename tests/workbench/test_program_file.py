@@ -13,6 +13,7 @@ from mainstem.errors import Invalid, MainstemError, NotFound, TopicNotFound
 from mainstem.spark.hidden_libraries import check_libraries
 from mainstem.workbench.cli.error_text import error_lines
 from mainstem.workbench.cli.program_file import load_program
+from tests.postgres_server import PASSWORD, QUOTED_PASSWORD
 
 EMPTY = "def flows(stem):\n    return []\n"
 
@@ -214,3 +215,31 @@ def test_a_hint_names_the_program(place):
     with pytest.raises(Invalid) as told, file.locate_errors():
         raise Invalid("it changed", hint="Rebuild it: mainstem view rebuild revenue --program FILE.")
     assert told.value.hint == "Rebuild it: mainstem view rebuild revenue --program 'my shop.py'."
+
+
+@pytest.mark.parametrize("password", [PASSWORD, QUOTED_PASSWORD])
+@pytest.mark.parametrize(
+    "line",
+    [
+        'yield Capture("shop", postgres("postgresql+psycopg://admin:{}@db/shop", tables=["orders"]))',
+        'yield Capture("shop", postgres("postgresql://admin:{}@db/shop", tables=[]))',
+        'yield Capture("shop", postgres("postgresql://admin:{}@db/shop", tables="orders"))',
+        'yield Capture("shop", postgres("postgresql://admin:{}@db/shop", tables=["orders", "orders"]))',
+        'yield Capture("a shop?", postgres("postgresql://admin:" + "{}" + "@db/shop", tables=["orders"]))',
+        'yield Capture("shop", postgres("postgresql://admin@db/shop?password={}", tables=[]))',
+        'raise ValueError("cannot use postgresql://admin:{}@db/shop")',
+        'yield Capture("shop", postgres("postgresql://admin:{}@db/shop", tables=["orders"])',
+    ],
+)
+def test_a_line_with_a_password_is_not_quoted(place, cli, line, password):
+    (place / "shop.py").write_text(
+        "from mainstem import Capture\nfrom mainstem.capture import postgres\n\ndef captures(stem):\n    "
+        + line.replace("{}", password)
+    )
+
+    said = cli("capture", "setup", "shop.py")
+
+    assert said.status == 1
+    assert "s3cret" not in said.out + said.err
+    assert "canary" not in said.out + said.err
+    assert "line 5" in said.err

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mainstem.arguments import check_choice, checked_calls, type_name
+from mainstem.arguments import call_with_stem, check_choice, checked_calls, type_name
 from mainstem.errors import Invalid
 from mainstem.names import check_name
 
@@ -101,7 +101,13 @@ def _source_of(value: Mapping[str, Any]) -> Source:
 
 def captures_of(stem: Mainstem, captures: Captures) -> list[Capture]:
     """The captures of a program; each name once."""
-    found = captures(stem)
+    found = call_with_stem(captures, stem, "captures")
+    if not isinstance(found, Capture | Iterable):
+        raise Invalid(
+            f"captures returns {type_name(found)}, not captures",
+            detail="`captures` must be a function that yields captures or returns a list of them.",
+            hint='For example: yield Capture("shop", postgres(url, tables=["orders"])).',
+        )
     made = [found] if isinstance(found, Capture) else list(found)
     for one in made:
         if not isinstance(one, Capture):
@@ -117,4 +123,13 @@ def captures_of(stem: Mainstem, captures: Captures) -> list[Capture]:
             detail=f"The captures are: {', '.join(names)}.",
             hint="Give each a name of its own.",
         )
+    by_topic: dict[str, Capture] = {}
+    for one in made:
+        for table, topic in one.topics.items():
+            if (other := by_topic.setdefault(topic, one)) is not one:
+                raise Invalid(
+                    f'captures "{other.name}" and "{one.name}" have the topic "{topic}"',
+                    detail="A topic has the rows of one table, since their keys may be equal. Nothing was started.",
+                    hint=f"Give one of the tables another topic: CapturedTable({table!r}, into=...).",
+                )
     return made

@@ -342,6 +342,14 @@ def read_state(topic: Topic) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
+def noted_source(log: Log, capture: Capture) -> dict[str, str]:
+    """The identity of the source that the last run of a capture noted; empty if there was none. Fences no run."""
+    name = capture.own_topic("state")
+    if name not in log.topic_names():
+        return {}
+    return dict(read_state(Topic(log, log.open_topic(name))).get("source") or {})
+
+
 def as_type(array: pa.Array, data_type: pa.DataType) -> pa.Array:
     """A column of the source in the type of the topic."""
     return array if array.type.equals(data_type) else array.cast(data_type)

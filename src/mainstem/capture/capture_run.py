@@ -37,11 +37,14 @@ from mainstem.capture.source import (
     TableChanged,
     TableMoved,
     Truncated,
+    cause_of,
     check_renamed,
+    is_refused,
     lost_position,
+    of_another_home,
 )
 from mainstem.crash_points import reach
-from mainstem.errors import PositionLost, Unavailable, summary_of
+from mainstem.errors import PositionLost, Unavailable
 from mainstem.log.log import Log
 
 __all__ = ["CaptureRun"]
@@ -86,6 +89,8 @@ class CaptureRun:
         self._changes = 0
         self._rate = SnapshotRate()
         self._error = ""
+        # Whether this run has reached the source.
+        self._opened = False
         # At its first start of this run a table is read again, if the capture says so; not after a reconnect.
         self._started = False
 
@@ -100,18 +105,18 @@ class CaptureRun:
                     if self._connected(until):
                         break
                 except Unavailable as error:
-                    if until == "idle" and not self._started:
+                    if (until == "idle" and not self._started) or (is_refused(error) and not self._opened):
                         raise
                     self._forget()
-                    self._error = summary_of(error)
-                    LOGGER.warning('capture "%s" waits: %s', self._capture.name, error.summary)
+                    self._error = cause_of(error)
+                    LOGGER.warning('capture "%s" waits: %s', self._capture.name, self._error)
                     self._report(None, None, "waiting")
                     self._sleep(pause)
                     pause = min(2 * pause, PAUSE_SECONDS_MAX)
                 else:
                     pause = PAUSE_SECONDS_MIN
         except BaseException as error:
-            self._error = "" if isinstance(error, KeyboardInterrupt) else summary_of(error)
+            self._error = "" if isinstance(error, KeyboardInterrupt) else cause_of(error)
             self._forget()
             self._report(None, None, "stopped" if isinstance(error, KeyboardInterrupt) else "failed")
             raise
@@ -133,6 +138,7 @@ class CaptureRun:
     def _connected(self, until: str) -> bool:
         """Stream over one connection; True if the run is to end."""
         connection = self._capture.source.open(self._capture.name, self._home)
+        self._opened = True
         try:
             snapshots = self._begin(connection)
             self._take_requests(connection, snapshots)
@@ -200,10 +206,13 @@ class CaptureRun:
             except PositionLost as error:
                 if not self._capture.snapshot_when_lost:
                     raise
+                self._check_own(connection)
                 LOGGER.warning('capture "%s" reads its tables again: %s', self._capture.name, error.summary)
                 connection.drop()
                 self._log.begin_history()
                 lost = True
+        else:
+            self._check_own(connection)
         begins = connection.prepare()
         position = begins if known is None or lost else known
         self._log.note("source", dict(connection.identity))
@@ -225,6 +234,13 @@ class CaptureRun:
         snapshots.note_committed(())
         connection.start(position)
         return snapshots
+
+    def _check_own(self, connection: SourceConnection) -> None:
+        """What another home may read is neither read nor dropped."""
+        if not connection.is_own(self._log.state.get("source") or {}):
+            raise of_another_home(
+                self._capture.name, self._capture.source.shown, connection.identity["slot"], self._home
+            )
 
     def _begin_table(self, table: SourceTable, snapshots: Snapshots, *, lost: bool) -> None:
         captured = self._tables[table.name]

@@ -1,6 +1,7 @@
 """CaptureStatus: what a capture is doing, in a file of the home; and the requests that a user leaves for it.
 
 captures/<name>/status.json        replaced about once a second by the run
+captures/<name>/slot.json          what this home makes in the source to keep changes, written before it is made
 captures/<name>/requests/<n>.json  a snapshot, a repair, a pause, a stop, a position to note; the run removes it when it is
                                    in its state, so a crash loses none
 """
@@ -88,6 +89,7 @@ class StatusFile:
         self._folder = Path(home, "captures", name)
         self._path = self._folder / "status.json"
         self._requests = self._folder / "requests"
+        self._slot = self._folder / "slot.json"
 
     def write(self, status: CaptureStatus) -> None:
         """Replace the status. Not synced: it tells of a process, which a crash of the machine ends."""
@@ -102,6 +104,23 @@ class StatusFile:
             return CaptureStatus(**json.loads(self._path.read_text()))
         except (FileNotFoundError, ValueError, TypeError):
             return None
+
+    def note_slot(self, identity: Mapping[str, str]) -> None:
+        """Note that this home makes a slot. Synced: one that a crash left behind is known by it."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        beside = self._slot.with_suffix(".new")
+        with beside.open("w") as file:
+            file.write(json.dumps(dict(identity)))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, self._slot)
+
+    def slot(self) -> dict[str, str]:
+        """The slot that this home made; empty if it made none."""
+        try:
+            return dict(json.loads(self._slot.read_text()))
+        except (FileNotFoundError, ValueError, TypeError):
+            return {}
 
     def request(self, kind: str, **fields: Any) -> Path:
         """Leave a request for the run; the file exists until the run has followed it."""

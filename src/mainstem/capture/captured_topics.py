@@ -8,6 +8,7 @@ from dataclasses import replace
 from mainstem.capture.capture import Capture
 from mainstem.capture.capture_log import make_topic
 from mainstem.capture.captured_table import CapturedTable
+from mainstem.capture.source import cause_of, is_refused
 from mainstem.errors import Conflict, Unavailable
 from mainstem.log.log import Log
 from mainstem.log.topic import Topic
@@ -51,10 +52,11 @@ def _check_settings(captured: CapturedTable, topic: Topic) -> None:
 
 
 def find_or_make_topics(log: Log, home: str, capture: Capture) -> None:
-    """The same for a run: if the source does not answer, topics of an earlier run suffice. The capture waits for it."""
+    """The same for a run: if the source does not answer, topics of an earlier run suffice. The capture waits for it. A rejected
+    login is an error."""
     try:
         make_topics(log, home, capture)
     except Unavailable as error:
-        if not set(capture.topics.values()) <= set(log.topic_names()):
+        if is_refused(error) or not set(capture.topics.values()) <= set(log.topic_names()):
             raise
-        LOGGER.warning('capture "%s" waits: %s', capture.name, error.summary)
+        LOGGER.warning('capture "%s" waits: %s', capture.name, cause_of(error))

@@ -46,6 +46,17 @@ Key = tuple[Any, ...]
 Apply = Callable[[str, Sequence[str], Mapping[str, pa.Array], pa.Array], None]
 
 
+def condition_refusal(connection: SourceConnection, table: str, where: str) -> str:
+    """What a source, whose tables are described, says against a condition; empty if nothing."""
+    try:
+        connection.read_chunk(table, None, 1, where)
+    except Unavailable:
+        raise
+    except Exception as error:  # noqa: BLE001 - of the source's own library
+        return summary_of(error).splitlines()[0]
+    return ""
+
+
 class Snapshots:
     """The tables that are still to be read, one after the other."""
 
@@ -101,13 +112,7 @@ class Snapshots:
     def refusal(self, table: str, where: str) -> str:
         """What the source says against a condition; empty if nothing. A condition that is noted and cannot be read would
         end this run and every later one."""
-        try:
-            self._connection.read_chunk(table, None, 1, where)
-        except Unavailable:
-            raise
-        except Exception as error:  # noqa: BLE001 - of the source's own library
-            return summary_of(error).splitlines()[0]
-        return ""
+        return condition_refusal(self._connection, table, where)
 
     def note(self, changes: Changes) -> None:
         """Rows of the stream, which win against a chunk."""

@@ -26,7 +26,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from mainstem.capture.captured_table import CapturedTable
-from mainstem.errors import Invalid, PositionLost, did_you_mean
+from mainstem.errors import (
+    Conflict,
+    DatabaseUnavailable,
+    Invalid,
+    MainstemError,
+    PositionLost,
+    Unavailable,
+    did_you_mean,
+    summary_of,
+)
 from mainstem.log.record import ORIGIN
 
 __all__ = [
@@ -44,9 +53,12 @@ __all__ = [
     "TableChanged",
     "TableMoved",
     "Truncated",
+    "cause_of",
     "check_renamed",
     "check_types",
+    "is_refused",
     "lost_position",
+    "of_another_home",
     "origin_array",
 ]
 
@@ -189,6 +201,10 @@ class SourceConnection(Protocol):
     def tables(self) -> list[SourceTable]:
         """The captured tables as they are now; raises `Invalid` for one that cannot be captured."""
 
+    def is_own(self, known: Mapping[str, str]) -> bool:
+        """Whether this home made what the source keeps changes in, or it does not exist. `known`: the identity that an
+        earlier run of this home noted; empty if there was none."""
+
     def prepare(self) -> str:
         """Make what the source needs to keep changes, unless it exists. The position from which on it has them all."""
 
@@ -303,11 +319,34 @@ def check_renamed(table: SourceTable, names: Mapping[int, str]) -> None:
     for column in table.columns:
         former = names.get(column.number, column.name)
         if former != column.name:
+            # Changes from before cannot be assigned to rows by a key that they lack.
+            first = "remove the capture (mainstem capture drop), then " if column.name in table.key else ""
             raise Invalid(
                 f'column "{former}" of table "{table.name}" was renamed to "{column.name}"',
                 detail="Rows in the topic have the old name. Nothing after the change was captured.",
-                hint=f'Rename it back; or capture the table into a new topic: CapturedTable("{table.name}", into=...).',
+                hint=f'Rename it back; or {first}capture the table into a new topic: CapturedTable("{table.name}", into=...).',
             )
+
+
+def is_refused(error: MainstemError) -> bool:
+    """Whether the source answered and rejected the login: at the first connection of a run that is a mistake, not a failure
+    that is waited for."""
+    return isinstance(error, DatabaseUnavailable) and error.refused
+
+
+def cause_of(error: BaseException) -> str:
+    """An error in a line; of a source that does not answer also what its client says."""
+    return f"{error.summary}. {error.detail}".strip() if isinstance(error, Unavailable) else summary_of(error)
+
+
+def of_another_home(capture: str, source: str, slot: str, home: str) -> Conflict:
+    """The error of a slot that this home did not make: two homes that read one slot miss each other's changes."""
+    return Conflict(
+        f'the replication slot "{slot}" is of another home, or of an earlier capture',
+        detail=f'It exists at "{source}", and the home "{home}" did not make it. Nothing was changed.',
+        hint="If another home uses it, give this capture another name, or a slot of its own: postgres(..., slot=...). If none does, "
+        f"remove it and run again: mainstem capture drop PROGRAM.py {capture} --yes",
+    )
 
 
 def lost_position(capture: str, source: str, position: str, why: str) -> PositionLost:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
-from mainstem.arguments import type_name
+from mainstem.arguments import call_with_stem, type_name
 from mainstem.batch import FlowRun
 from mainstem.errors import (
     Conflict,
@@ -529,7 +529,7 @@ def _not_repeatable(what: str, one: str, other: str) -> Invalid:
 
 def _iterate_flows(flows: Flows, stem: Mainstem) -> Iterable[Flow]:
     with spark_errors("the program"):
-        made = flows(stem)
+        made = call_with_stem(flows, stem, "flows")
         if not isinstance(made, Iterable):
             raise Invalid(
                 f"the program returned {type_name(made)}, not flows",

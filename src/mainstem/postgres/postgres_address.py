@@ -121,12 +121,22 @@ def may_pass(error: BaseException) -> bool:
     return isinstance(error, DatabaseUnavailable) and not _SAID_NO.search(error.detail)
 
 
-def unreachable(address: PostgresAddress, error: BaseException) -> DatabaseUnavailable:
-    """The database is unavailable; the runner retries."""
+# The login is rejected, or there is no such database; the client's own words are always English, the server's mostly.
+_REFUSED = re.compile(
+    r"authentication failed|no password supplied|no pg_hba\.conf entry|not permitted to log in|permission denied for database|"
+    r"FATAL:\s+(?:role|database) \"[^\"]*\" does not exist"
+)
+_BATCHES = "Nothing is lost: a batch that was not committed is written again."
+
+
+def unreachable(address: PostgresAddress, error: BaseException, safety: str = _BATCHES) -> DatabaseUnavailable:
+    """The database is unavailable; the runner retries. `safety`: what becomes of the work."""
+    said = address.safe(error)
     return DatabaseUnavailable(
         f'the database "{address.shown}" cannot be reached',
-        detail=f"PostgreSQL's client says: {address.safe(error)}.",
+        detail=f"PostgreSQL's client says: {said}.",
         hint="Check that it runs, that this machine may connect to it, and the user's password (~/.pgpass, PGPASSWORD, or "
-        "the address). Nothing is lost: a batch that was not committed is written again.",
+        f"the address). {safety}",
         address=address.shown,
+        refused=_REFUSED.search(said) is not None,
     )

@@ -27,6 +27,7 @@ __all__ = [
     "publication_tables",
     "read_table",
     "read_types",
+    "refuse_publication",
     "refuse_setup",
     "signatures",
     "slot_facts",
@@ -94,6 +95,19 @@ def refuse_setup(source: PostgresSource, capture: str, said: str) -> Invalid:
         f'the database user lacks a right that capture "{capture}" needs',
         detail=f"PostgreSQL says: {said}. Nothing was changed.",
         hint=f"Have an administrator run this, which `mainstem capture setup --print` prints too:\n{source.setup_sql(capture)}",
+    )
+
+
+def refuse_publication(source: PostgresSource, capture: str, missing: Sequence[tuple[str, str]], said: str) -> Invalid:
+    """The publication exists and belongs to another user. `missing`: the tables that it lacks; none: their conditions differ."""
+    tables = [one for one in source.all_tables() if not missing or (one.schema or "public", one.table) in missing]
+    statement = source.publication_sql(capture, "ADD" if missing else "SET", tables).as_string(None)
+    named = ", ".join(f'"{one.name}"' for one in tables)
+    lacks = f"lacks table {named}" if len(tables) == 1 else f"lacks the tables {named}"
+    return Invalid(
+        f'publication "{source.slot(capture)}" {lacks if missing else "has other conditions than the tables of the capture"}',
+        detail=f"Another user made it. PostgreSQL says: {said}. Nothing was changed.",
+        hint=f"As its owner: {statement};",
     )
 
 
@@ -348,13 +362,22 @@ def read_table(session: Session, publication: str, source: PostgresSource, captu
     """A table as it is now; raises `Invalid` if it cannot be captured."""
     schema, name = captured.schema or "public", captured.table
     row = session.execute(
-        "SELECT c.oid, c.relkind, c.relreplident, c.relfilenode, has_table_privilege(c.oid, 'SELECT') FROM pg_class c "
+        "SELECT c.oid, c.relkind, c.relreplident, c.relfilenode, has_table_privilege(c.oid, 'SELECT'), "
+        "has_schema_privilege(n.oid, 'USAGE') FROM pg_class c "
         "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s",
         [schema, name],
     ).fetchone()
     if row is None:
-        raise _no_such_table(session, captured)
-    oid, kind, identity, storage, may_read = row
+        raise _no_such_table(session, publication, source, captured)
+    oid, kind, identity, storage, may_read, may_name = row
+    if not may_name:
+        user = session.info.user
+        role, quoted = (sql.Identifier(one).as_string(None) for one in (user, schema))
+        raise Invalid(
+            f'user "{user}" may not use schema "{schema}"',
+            detail=f'Table "{captured.name}" is in it. Nothing was changed.',
+            hint=f"As its owner: GRANT USAGE ON SCHEMA {quoted} TO {role};",
+        )
     signature = signatures(session, publication, [oid]).get(oid, "")
     if kind not in ("r", "p"):
         raise Invalid(
@@ -461,7 +484,7 @@ def _check_storage(session: Session, captured: CapturedTable, oid: int) -> None:
         )
 
 
-def _no_such_table(session: Session, captured: CapturedTable) -> Invalid:
+def _no_such_table(session: Session, publication: str, source: PostgresSource, captured: CapturedTable) -> Invalid:
     rows = session.execute(
         "SELECT CASE n.nspname WHEN 'public' THEN c.relname ELSE n.nspname || '.' || c.relname END FROM pg_class c "
         "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p') "
@@ -472,7 +495,23 @@ def _no_such_table(session: Session, captured: CapturedTable) -> Invalid:
     return Invalid(
         f'table "{captured.name}" does not exist',
         detail=f'Database "{session.info.dbname}" has the tables: {listed or "none that this user can see"}.',
-        hint=did_you_mean(captured.name, names) or "Write a schema other than public before it: sales.orders.",
+        hint=_renamed_hint(session, publication, source)
+        or did_you_mean(captured.name, names)
+        or "Name one of these, with its schema if that is not public: sales.orders.",
+    )
+
+
+def _renamed_hint(session: Session, publication: str, source: PostgresSource) -> str:
+    """A publication has its tables also after they were renamed."""
+    wanted = {(one.schema or "public", one.table) for one in source.all_tables()}
+    others = [one for one in publication_tables(session, publication) or {} if one not in wanted]
+    if len(others) != 1:
+        return ""
+    schema, table = others[0]
+    name = table if schema == "public" else f"{schema}.{table}"
+    return (
+        f'Was it renamed to "{name}", which is published? Rename it back; or capture it under its new name: '
+        f'CapturedTable("{name}", into=...).'
     )
 
 

@@ -24,6 +24,7 @@ import psycopg
 import pyarrow as pa
 from psycopg import errors, pq, sql
 
+from mainstem.capture.capture_status import StatusFile
 from mainstem.capture.captured_table import CapturedTable, changed_key
 from mainstem.capture.outbox_table import OUTBOX, postgres_outbox_sql
 from mainstem.capture.postgresql.pgoutput import EPOCH_US, PgOutput, Relation, RelationColumn, show_lsn
@@ -35,6 +36,7 @@ from mainstem.capture.postgresql.postgres_catalog import (
     publication_tables,
     read_table,
     read_types,
+    refuse_publication,
     refuse_setup,
     renamed_table,
     signatures,
@@ -80,6 +82,8 @@ FLUSH_SECONDS = 0.7
 CHUNK_BYTES_MAX = 64 << 20
 # A lock that every reader takes; it waits for ALTER TABLE and TRUNCATE.
 LOCK_SECONDS_MAX = 10
+
+SAFETY = "Nothing is lost: a capture continues after the last position in the log."
 
 _HEADER_BYTES = 25
 
@@ -134,6 +138,7 @@ class PostgresConnection:
         self._address = source.address
         self._mask = mask
         self._name = source.slot(capture)
+        self._files = StatusFile(home, capture)
         # Tells an older run of this home, which may be ended, from a run of another home.
         owner = hashlib.sha256(os.path.realpath(home).encode()).hexdigest()[:12]
         self._title = f"mainstem {capture[:40]} {owner}"
@@ -165,7 +170,7 @@ class PostgresConnection:
             return PostgresSession.connect(**parameters, autocommit=True, prepare_threshold=None)
         except psycopg.Error as error:
             # Without its traceback, whose frames have the password.
-            raise unreachable(self._address, error) from error.with_traceback(None)
+            raise unreachable(self._address, error, SAFETY) from error.with_traceback(None)
 
     def _identify(self) -> Mapping[str, str]:
         row = self._session.execute(
@@ -184,7 +189,7 @@ class PostgresConnection:
             raise refuse_setup(self._source, self._capture, self._address.safe(error)) from error
         except psycopg.Error as error:
             if is_lost(error) or isinstance(error, psycopg.OperationalError):
-                raise unreachable(self._address, error) from error.with_traceback(None)
+                raise unreachable(self._address, error, SAFETY) from error.with_traceback(None)
             raise
 
     def close(self) -> None:
@@ -242,6 +247,20 @@ class PostgresConnection:
         row = self._session.execute("SELECT to_regclass(%s) IS NOT NULL", [f"public.{OUTBOX}"]).fetchone()
         return self._source.with_outbox and row is not None and bool(row[0])
 
+    def is_own(self, known: Mapping[str, str]) -> bool:
+        """Whether the slot does not exist, or was made by this home: a slot does not tell who made it, so the home notes it."""
+        with self._errors():
+            facts = slot_facts(self._session, self._name)
+            if facts is None or facts.foreign:
+                # What no capture made is refused, with the reason, where it would be used.
+                return True
+            same = ("system", "database", "slot")
+            if any(all(noted.get(one) == self.identity[one] for one in same) for noted in (known, self._files.slot())):
+                return True
+            # One that runs is named.
+            self._refuse_foreign(end=False)
+        return False
+
     def prepare(self) -> str:
         """Make the publication and the slot, unless they exist, and the table of the outbox. The position where the slot
         begins."""
@@ -263,6 +282,7 @@ class PostgresConnection:
             if (facts := slot_facts(self._session, self._name)) is not None:
                 self._check_own(facts)
                 return show_lsn(facts.confirmed)
+            self._files.note_slot(self.identity)
             row = self._session.execute(
                 "SELECT lsn::text FROM pg_create_logical_replication_slot(%s, 'pgoutput')", [self._name]
             ).fetchone()
@@ -273,20 +293,23 @@ class PostgresConnection:
         """The publication has exactly the captured tables."""
         wanted = {(one.schema or "public", one.table): one.where for one in self._source.all_tables()}
         published = publication_tables(self._session, self._name)
-        same = published is not None and published.keys() == wanted.keys() and all(
-            (published[one] is None) == (wanted[one] is None) for one in wanted
-        )  # fmt: skip
+        there = published or {}
+        missing = [one for one in wanted if one not in there]
+        conditional = [one for one in wanted if one in there and (there[one] is None) != (wanted[one] is None)]
+        suffices = not missing and not conditional
         # The server has conditions in a form of its own, so they are set again: they may have changed.
-        if same and not any(wanted.values()):
+        if suffices and there.keys() == wanted.keys() and not any(wanted.values()):
             return
         try:
-            self._session.execute(
-                self._source.publication_sql(self._capture, "CREATE" if published is None else "ALTER")
-            )
+            self._session.execute(self._source.publication_sql(self._capture, "CREATE" if published is None else "SET"))
         except errors.InsufficientPrivilege as error:
-            if same:
-                # An administrator made it.
+            if suffices:
+                # An administrator made it. Changes of tables that are not captured are not read.
                 return
+            if published is not None:
+                raise refuse_publication(
+                    self._source, self._capture, [] if conditional else missing, self._address.safe(error)
+                ) from error
             raise refuse_setup(self._source, self._capture, self._address.safe(error)) from error
         # What they changed before is not in the stream.
         self._unsettled += self._snapshot()[1]
@@ -392,7 +415,7 @@ class PostgresConnection:
             # Not PGconn.connect(): it stops all threads of the process until the server answers.
             connection = psycopg.connect(**parameters, autocommit=True)
         except psycopg.Error as error:
-            raise unreachable(self._address, error) from error.with_traceback(None)
+            raise unreachable(self._address, error, SAFETY) from error.with_traceback(None)
         self._stream_connection, self._stream = connection, connection.pgconn
         self._stream.nonblocking = 0
         self._output = PgOutput(self._describe, self._refuse)

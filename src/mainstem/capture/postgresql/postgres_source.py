@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 from psycopg import sql
@@ -103,12 +103,17 @@ class PostgresSource:
         """The captured tables, and that of the outbox."""
         return (*self.tables, CapturedTable(OUTBOX)) if self.with_outbox else self.tables
 
-    def publication_sql(self, capture: str, changed: str = "CREATE") -> sql.Composed:
-        """The statement that makes the publication, or sets its tables."""
-        tables = sql.SQL(", ").join(_published(one) for one in self.all_tables())
+    def publication_sql(
+        self,
+        capture: str,
+        change: Literal["CREATE", "SET", "ADD"] = "CREATE",
+        only: Sequence[CapturedTable] | None = None,
+    ) -> sql.Composed:
+        """The statement that makes the publication, sets its tables, or adds some."""
+        tables = sql.SQL(", ").join(_published(one) for one in only or self.all_tables())
         name = sql.Identifier(self.slot(capture))
-        if changed == "ALTER":
-            return sql.SQL("ALTER PUBLICATION {} SET TABLE {}").format(name, tables)
+        if change != "CREATE":
+            return sql.SQL("ALTER PUBLICATION {} {} TABLE {}").format(name, sql.SQL(change), tables)
         return sql.SQL(
             "CREATE PUBLICATION {} FOR TABLE {} WITH (publish = 'insert, update, delete, truncate', "
             "publish_via_partition_root = true)"
@@ -122,6 +127,7 @@ class PostgresSource:
             *([sql.SQL(postgres_outbox_sql())] if self.with_outbox else []),
             self.publication_sql(capture),
             sql.SQL("ALTER ROLE {} REPLICATION").format(role),
+            *(schema_usage_sql(one, user) for one in sorted({one.schema for one in self.tables if one.schema})),
             sql.SQL("GRANT SELECT ON {} TO {}").format(tables, role),
         ]
         lines = [f"{part.as_string(None)};" for part in parts]
@@ -149,6 +155,11 @@ class PostgresSource:
         """From JSON."""
         tables = [CapturedTable.from_json(one) for one in value["tables"]]
         return postgres(value["url"], tables=tables, types=value["types"], outbox=value["outbox"], slot=value["slot"])
+
+
+def schema_usage_sql(schema: str, user: str) -> sql.Composed:
+    """Without this right a role that may read a table of the schema cannot name it."""
+    return sql.SQL("GRANT USAGE ON SCHEMA {} TO {}").format(sql.Identifier(schema), sql.Identifier(user))
 
 
 def table_name(table: CapturedTable) -> sql.Composed:

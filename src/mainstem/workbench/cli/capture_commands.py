@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from mainstem.stem import Mainstem
     from mainstem.workbench.cli.capture_facts import CaptureFacts
 
-__all__ = ["app", "captures_of_program"]
+__all__ = ["app", "captures_of_program", "run_captures"]
 
 app = new_noun()
 
@@ -149,14 +149,18 @@ def _print_sql(captures: Sequence[Capture], *, as_json: bool) -> None:
 
 
 def _set_up(stem: Mainstem, capture: Capture) -> dict[str, Any]:
+    from mainstem.capture.capture_log import noted_source
     from mainstem.capture.capture_status import CaptureStatus, StatusFile
     from mainstem.capture.captured_topics import make_topics
+    from mainstem.capture.source import of_another_home
     from mainstem.workbench.cli.capture_facts import capture_facts
 
     # First, so that an error about a topic leaves no slot behind, which would hold WAL.
     make_topics(stem.log, stem.home, capture)
     connection = capture.source.open(capture.name, stem.home)
     try:
+        if not connection.is_own(noted_source(stem.log, capture)):
+            raise of_another_home(capture.name, capture.source.shown, connection.identity["slot"], stem.home)
         position = connection.prepare()
         health = connection.health()
         slot = connection.identity.get("slot")
@@ -201,15 +205,25 @@ def run(
 
     Example: mainstem capture run shop.py --metrics 127.0.0.1:9464
     """
+    file = load_captures(program)
+    run_captures(file, capture or (), until_idle=until_idle, metrics=metrics, as_json=as_json, home=home)
+
+
+def run_captures(
+    file: ProgramFile, names: Sequence[str] = (), *, until_idle: bool, metrics: str | None, as_json: bool,
+    home: str | None, take_over: bool = False,
+) -> NoReturn:  # fmt: skip
+    """Run the captures of a program, or those named, until they are stopped or idle; ends with the exit status."""
     from mainstem.workbench.cli.metrics_server import MetricsServer, capture_metrics, parse_address
     from mainstem.workbench.cli.run_command import handle_signals
 
     address = None if metrics is None else parse_address(metrics)
-    file = load_captures(program)
     with open_home(home, missing="make", upkeep="background") as stem, ExitStack() as stack:
         from mainstem.capture.capture_threads import CaptureThreads
 
-        captures = captures_of_program(stem, file, capture or ())
+        if take_over:
+            show_note(str(stem.take_over()))
+        captures = captures_of_program(stem, file, names)
         threads = CaptureThreads(
             stem.log, stem.home, captures, until="idle" if until_idle else "stopped", tell=_teller(as_json=as_json)
         )
@@ -505,13 +519,18 @@ def snapshot(
     ] = None,
     pause: Annotated[bool, typer.Option("--pause", help="Pause snapshots; changes are still captured.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Resume paused snapshots where they stopped.")] = False,
+    program: Annotated[
+        str | None,
+        typer.Option("--program", metavar="FILE", help="The program of the capture: its source checks the condition."),
+    ] = None,
     as_json: JsonOption = False,
     home: HomeOption = None,
 ) -> None:
     """Read the rows of tables again, or pause and resume snapshots.
 
     It is a request: the running capture follows it at once, else its next run does. Rows that the source no longer has are
-    deleted in the topic at the end, unless --where is given. `capture describe` shows the progress and the time left.
+    deleted in the topic at the end, unless --where is given. `capture describe` shows the progress and the time left. With
+    --program the condition is checked by the source at once; otherwise by the capture, which warns if it cannot be used.
 
     Example: mainstem capture snapshot shop --table orders --where "placed_at > now() - interval '1 day'"
     """
@@ -521,6 +540,7 @@ def snapshot(
         raise typer.BadParameter("all snapshots of a capture are paused and resumed together", param_hint="--table")
     if where is not None and len(table or ()) != 1:
         raise typer.BadParameter("a condition is for one table: give --table too", param_hint="--where")
+    file = None if program is None else load_captures(program)
     with open_home(home) as stem:
         from mainstem.capture.capture_status import StatusFile
         from mainstem.workbench.cli.capture_facts import status_of
@@ -533,6 +553,8 @@ def snapshot(
                     detail=f"Its tables are: {', '.join(status.topics)}.",
                     hint=did_you_mean(name, status.topics) or "Choose from these.",
                 )
+        if file is not None and where is not None and table:
+            _check_condition(stem, captures_of_program(stem, file, [capture])[0], table[0], where)
         kind = "pause" if pause else "resume" if resume else "snapshot"
         tables = list(table or status.topics)
         facts: dict[str, Any] = {"tables": tables, "where": where} if kind == "snapshot" else {}
@@ -543,9 +565,32 @@ def snapshot(
             "resume": "to resume snapshots",
         }[kind]
         who = f"process {status.process['pid']} follows it" if status.running else "the next run follows it"
+        who += ", and checks the condition" if where is not None and file is None else ""
         said = f"requested {what} of capture {capture}; {who}" if kind != "snapshot" else f"requested {what}; {who}"
         print_outcome(
             "requested", said, as_json=as_json, capture=capture, request=kind, running=status.running, **facts
+        )
+
+
+def _check_condition(stem: Mainstem, capture: Capture, table: str, where: str) -> None:
+    """Raise `Invalid` if the source does not accept a condition."""
+    from mainstem.capture.snapshots import condition_refusal
+
+    try:
+        connection = capture.source.open(capture.name, stem.home)
+    except Unavailable as error:
+        show_note(f"Warning: the condition is not checked: {error.summary}")
+        return
+    try:
+        connection.tables()
+        said = condition_refusal(connection, table, where)
+    finally:
+        connection.close()
+    if said:
+        raise Invalid(
+            f'table "{table}" cannot be read where {where}',
+            detail=f"The source says: {said.rstrip('.')}. Nothing was requested.",
+            hint="Correct the condition: it is SQL of the source.",
         )
 
 
@@ -664,7 +709,8 @@ def drop(
     """Remove a capture: slot, publication, position and status.
 
     Nothing else removes the slot, and a slot that nobody reads holds WAL until the server's disk is full. The topics of its
-    tables stay unless --topics is given. If the capture is run again, it begins with a snapshot.
+    tables stay unless --topics is given. If the capture is run again, it begins with a snapshot. A slot that this home did not
+    make is removed too, with a warning.
 
     Example: mainstem capture drop shop.py shop
     """
@@ -672,9 +718,12 @@ def drop(
     with open_home(home) as stem:
         [found] = captures_of_program(stem, file, [capture])
         _refuse_if_running(stem, capture)
+        foreign = _foreign_slot(stem, found)
         if not yes:
             also = f" and the topics {', '.join(found.topics.values())}" if topics else ""
-            confirm(f'Remove capture "{capture}" from {found.source.shown}, its position{also}?')
+            confirm(f'{foreign}Remove capture "{capture}" from {found.source.shown}, its position{also}?')
+        elif foreign:
+            show_note(f"Warning: {foreign.strip()}")
         with capture_warnings(show_note):
             deleted = _drop(stem, found, topics=topics)
         said = f"dropped capture {capture}" + (f"; deleted {show_count(len(deleted), 'topic')}" if topics else "")
@@ -691,6 +740,20 @@ def _refuse_if_running(stem: Mainstem, name: str) -> None:
             detail=f"Process {status.process['pid']} runs it. Nothing was removed.",
             hint=f"Stop it first: mainstem capture stop {name}",
         )
+
+
+def _foreign_slot(stem: Mainstem, capture: Capture) -> str:
+    """What is to be known before a slot is removed that this home did not make; empty if it made it, or there is none."""
+    from mainstem.capture.capture_log import noted_source
+
+    connection = capture.source.open(capture.name, stem.home)
+    try:
+        if connection.is_own(noted_source(stem.log, capture)):
+            return ""
+        slot = connection.identity["slot"]
+    finally:
+        connection.close()
+    return f'The replication slot "{slot}" was not made by this home; a capture of another home that uses it loses its position. '
 
 
 def _drop(stem: Mainstem, capture: Capture, *, topics: bool) -> list[str]:

@@ -36,20 +36,10 @@ def check(
 
     Example: mainstem check shop.py
     """
-    from mainstem.workbench.cli.before_spark import check_before_spark
-
-    file = load_program(program)
+    file = load_program(program, captures_suffice=True)
     with open_home(home, missing="make" if file.captures else "refuse", spark=spark) as stem:
-        from mainstem.flows.program import Program
-        from mainstem.spark.java_patches import short_run_options
-        from mainstem.spark.spark_session import add_java_options
-
         captures = _make_topics(stem, file)
-        check_before_spark(stem, file)
-        with show_progress("start Spark"), add_java_options(*short_run_options()):
-            _ = stem.spark
-        with file.locate_errors():
-            flows = Program(stem, file.flows).only(None)
+        flows = [] if file.without_flows else _build_flows(stem, file)
         warnings = [warning for flow in flows for warning in [*flow.warnings(), *_missed_deletions(stem, flow)]]
         if as_json:
             shown = [_to_json(flow, _files(stem, flow), _prospect(stem, flow, file)) for flow in flows]
@@ -74,6 +64,19 @@ def check(
         )
         for warning in warnings:
             show_note(f"Warning: {warning}")
+
+
+def _build_flows(stem: Mainstem, file: ProgramFile) -> list[PlannedFlow]:
+    from mainstem.flows.program import Program
+    from mainstem.spark.java_patches import short_run_options
+    from mainstem.spark.spark_session import add_java_options
+    from mainstem.workbench.cli.before_spark import check_before_spark
+
+    check_before_spark(stem, file)
+    with show_progress("start Spark"), add_java_options(*short_run_options()):
+        _ = stem.spark
+    with file.locate_errors():
+        return Program(stem, file.flows).only(None)
 
 
 def _make_topics(stem: Mainstem, file: ProgramFile) -> list[Capture]:

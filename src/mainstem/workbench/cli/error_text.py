@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from mainstem.errors import MainstemError, Unavailable
+from mainstem.shown_passwords import blank_passwords
 
 if TYPE_CHECKING:
     from mainstem.flows.home_verification import HomeProblem
@@ -60,7 +61,7 @@ def error_lines(error: MainstemError) -> list[str]:
     first, *others = error.parts()
     parts = [f"mainstem.{type(error).__name__}: {first}", *others]
     # Further lines of a part are indented.
-    return [visible(part).replace("\n", "\n        ") for part in parts]
+    return [blank_passwords(visible(part)).replace("\n", "\n        ") for part in parts]
 
 
 def show_error(error: MainstemError) -> None:

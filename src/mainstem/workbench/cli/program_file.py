@@ -22,6 +22,7 @@ import typer
 
 from mainstem.arguments import type_name
 from mainstem.errors import Invalid, MainstemError, NotFound, did_you_mean
+from mainstem.shown_passwords import blank_passwords, may_have_password
 from mainstem.spark.hidden_libraries import check_libraries
 from mainstem.workbench.cli.error_text import with_facts
 
@@ -47,6 +48,8 @@ class ProgramFile:
     flows: Flows
     # None if it has none.
     captures: Captures | None = None
+    # It has captures and no function `flows`: Spark is not needed.
+    without_flows: bool = False
 
     def fill_hint(self, hint: str) -> str:
         """A hint with the path of this program instead of FILE."""
@@ -73,11 +76,13 @@ class ProgramFile:
             ) from error
 
 
-def load_program(path: str) -> ProgramFile:
-    """Run the file and find its functions, without starting Spark."""
+def load_program(path: str, *, captures_suffice: bool = False) -> ProgramFile:
+    """Run the file and find its functions, without starting Spark. With `captures_suffice` one with captures needs no flows."""
     module = _load(path)
-    _travel_by_value(module)
     captures = getattr(module, CAPTURES, None)
+    if captures_suffice and callable(captures) and not hasattr(module, FUNCTION):
+        return ProgramFile(path, lambda stem: [], captures, without_flows=True)
+    _travel_by_value(module)
     return ProgramFile(path, _function(path, module), captures if callable(captures) else None)
 
 
@@ -172,7 +177,7 @@ def _syntax_error(file: Path, error: SyntaxError) -> Invalid:
     text = (error.text or "").strip()
     return Invalid(
         f'"{_short_path(named)}" is not Python, at line {error.lineno}',
-        detail=f"{error.msg}{f': {text}' if text else ''}",
+        detail=f"{error.msg}{_quote(text)}",
         hint="Fix that line and check it again.",
     )
 
@@ -209,7 +214,7 @@ def _without_spark(error: Exception) -> NotFound:
 
 def _error_text(error: BaseException) -> str:
     first = str(error).splitlines()[0] if str(error) else "no message"
-    return f"{type(error).__name__}: {first}".rstrip(".")
+    return blank_passwords(f"{type(error).__name__}: {first}".rstrip("."))
 
 
 def _line_in(path: str, error: BaseException | None) -> str | None:
@@ -222,8 +227,14 @@ def _line_in(path: str, error: BaseException | None) -> str | None:
     ]
     if not frames:
         return None
-    line = f": {frames[-1].line}" if frames[-1].line else ""
-    return f"line {frames[-1].lineno} of {_short_path(path)}{line}"
+    return f"line {frames[-1].lineno} of {_short_path(path)}{_quote(frames[-1].line or '')}"
+
+
+def _quote(line: str) -> str:
+    """A line of a program, after a colon; not one that may have a password: terminals and logs are read by others."""
+    if may_have_password(line):
+        return ", which is not shown because it may contain a password"
+    return f": {line}" if line else ""
 
 
 def _short_path(path: str) -> str:

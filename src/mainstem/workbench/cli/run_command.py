@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from mainstem.errors import FlowFailed, MainstemError
+from mainstem.errors import FlowFailed, FlowNotFound, MainstemError
 from mainstem.workbench.cli.command_arguments import HomeOption, SparkOption, open_home
 from mainstem.workbench.cli.error_text import FAILED, show_error, with_facts
 from mainstem.workbench.cli.program_file import ProgramArgument, ProgramFile, load_program
@@ -110,7 +110,7 @@ def run_program(
     """Run the flows of a program (jobs). Ctrl-C stops them gracefully; the next run continues from there.
 
     Captures of the program run beside them in a process of their own; with --until-idle, before them. If one fails, the
-    flows are stopped, and the exit status is 1.
+    flows are stopped, and the exit status is 1. A program with only captures is run as by `capture run`, without Spark.
 
     A failed flow is reported at once, with its root cause first, and the others continue; the exit status is then 1. A
     flow that runs in another process is taken over from it. "Rows in" counts the rows that Spark read, without those
@@ -122,7 +122,18 @@ def run_program(
     from mainstem.workbench.cli.metrics_server import MetricsServer, parse_address
 
     address = None if metrics is None else parse_address(metrics)
-    file = load_program(program)
+    file = load_program(program, captures_suffice=True)
+    if file.without_flows:
+        from mainstem.workbench.cli.capture_commands import run_captures
+
+        if flow:
+            raise FlowNotFound(
+                f'the program has no flow "{flow[0]}"',
+                detail="It has a function `captures` and no function `flows`.",
+                hint="Leave --flow out.",
+            )
+        show_note("the program has no function `flows`: its captures are run alone")
+        run_captures(file, until_idle=until_idle, metrics=metrics, as_json=as_json, home=home, take_over=take_over)
     missing: Literal["make", "refuse"] = "make" if file.captures else "refuse"
     with open_home(home, missing=missing, upkeep="background", spark=spark) as stem, ExitStack() as stack:
         if take_over:
