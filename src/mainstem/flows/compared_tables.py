@@ -57,7 +57,11 @@ class ComparedTable(Protocol):
 
 @dataclass(frozen=True)
 class Difference:
-    """A key that differs, with the row of each side; None where there is none."""
+    """A key that differs, with the row of each side; None where there is none.
+
+    >>> Difference({"id": 7}, {"id": 7, "title": "Pen"}, None).second is None
+    True
+    """
 
     key: Mapping[str, Any]
     first: Mapping[str, Any] | None
@@ -70,6 +74,15 @@ class Comparison:
 
     `differences`: the first hundred. `at_one_position`: both had applied the same offsets. `undecided`: keys that changed all
     the time, so that it is not known. `left_out`: columns that only one side has.
+
+    >>> import tempfile
+    >>> import mainstem
+    >>> stem = mainstem.open(tempfile.mkdtemp())
+    >>> topics = [stem.create_topic(name, schema="id INT, title STRING", key="id") for name in ("one", "other")]
+    >>> _ = topics[0].append([{"id": 1, "title": "Pen"}]), topics[1].append([{"id": 1, "title": "Ink"}])
+    >>> found = stem.compare(*topics, wait="0 seconds")
+    >>> found.equal, found.changed, found.differences[0].second
+    (False, 1, {'id': 1, 'title': 'Ink'})
     """
 
     first: str
