@@ -32,6 +32,7 @@ CHAPTERS = {
         "constant_cost",
     ],
     "Databases and streams": [
+        "dual_write_race",
         "compacted_log_is_a_table",
         "change_capture",
         "initial_snapshot",

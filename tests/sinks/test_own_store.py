@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from mainstem import Mainstem
 from mainstem.testing import StoreContract
+from mainstem.workbench.cli.main import run
+from mainstem.workbench.cli.program_file import load_program
 
 REPOSITORY = Path(__file__).parent.parent.parent
 
@@ -26,3 +32,30 @@ def test_the_page_shows_the_class_that_is_tested() -> None:
     page = (REPOSITORY / "docs" / "guides" / "own_store.md").read_text()
     _, _, code = (Path(__file__).parent / "own_store.py").read_text().partition('"""\n\n')
     assert f"```python\n{code}```" in page
+
+
+PROGRAM = """
+from mainstem import Flow
+from mainstem.operators import table
+from tests.sinks.own_store import SqliteStore
+
+
+def flows(stem):
+    notes = table(stem.topic("notes").stream(), key="id")
+    yield Flow(notes, into=stem.store("notes", SqliteStore({path!r}, "notes"), key="id"))
+"""
+
+
+def test_commands_find_the_store_of_a_program_that_spark_has_to_build(
+    stem: Mainstem, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "notes.py"
+    program.write_text(PROGRAM.format(path=str(tmp_path / "notes.db")))
+    topic = stem.create_topic("notes", schema="id INT, note STRING", key="id")
+    topic.append([{"id": 1, "note": "buy milk"}])
+    where = ["--program", str(program), "--home", stem.home]
+    assert run(["store", "describe", "notes", *where, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["state"] == "empty"
+    stem.run(load_program(str(program)).flows, until="idle")
+    assert run(["compare", "topic:notes", "store:notes", *where]) == 0
+    assert "are equal, at one position: 1 same" in capsys.readouterr().out
