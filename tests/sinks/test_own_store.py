@@ -6,12 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from mainstem import Mainstem
+from mainstem import Conflict, Mainstem
+from mainstem.batch import FlowRun
+from mainstem.clock import SystemClock
+from mainstem.sinks import Fences, Store
 from mainstem.testing import StoreContract
 from mainstem.workbench.cli.main import run
 from mainstem.workbench.cli.program_file import load_program
+from tests.sinks.own_store import SqliteStore
 
 REPOSITORY = Path(__file__).parent.parent.parent
 
@@ -59,3 +64,25 @@ def test_commands_find_the_store_of_a_program_that_spark_has_to_build(
     stem.run(load_program(str(program)).flows, until="idle")
     assert run(["compare", "topic:notes", "store:notes", *where]) == 0
     assert "are equal, at one position: 1 same" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("versions", [(1, 1), (2, 1), (1, 2)])
+def test_a_flow_of_another_home_is_refused_whatever_its_version(tmp_path: Path, versions: tuple[int, int]) -> None:
+    schema = pa.schema([("id", pa.int64()), ("title", pa.string())])
+    homes = [
+        Store(str(tmp_path / home), "rows", SqliteStore(str(tmp_path / "rows.db"), "rows"), key="id", identity=home,
+              clock=SystemClock())
+        for home in ("one", "other")
+    ]  # fmt: skip
+    for store, version in zip(homes, versions, strict=True):
+        store.record.use(version)
+    one, other = homes
+    writer = one.table_writer(FlowRun("rows", 1, versions[0]), schema)
+    writer.finish()
+    with pytest.raises(Conflict, match="of another home"):
+        other.table_writer(FlowRun("rows", 1, versions[1]), schema)
+    assert one.backend.fences() == Fences(writer.fence, None)
+    # By hand it takes the store over.
+    taken = other.at_version(3).table_writer(FlowRun("rows", 1, 3), schema)
+    assert taken.finish()
+    assert one.backend.fences() == Fences(taken.fence, None)

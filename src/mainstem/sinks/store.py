@@ -227,7 +227,10 @@ class Store:
         columns = self._columns(schema)
         self.backend.check(columns, self.key)
         self._check_fits(self.backend.fences(), columns)
-        return StoreWriter(self.name, self.backend, run, columns, self.key, self._identity, self._clock)
+        return StoreWriter(
+            self.name, self.backend, run, columns, self.key, self._identity, self._clock,
+            takes_over=not self.follows_record,
+        )  # fmt: skip
 
     def reached(self, version: int) -> int:
         """The last batch of a version that is in the store; -1 if none is."""
