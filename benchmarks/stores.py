@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
+from typing import Literal
 
 import psycopg
 import pyarrow as pa
@@ -27,6 +28,7 @@ from mainstem.log.record import RECORD
 from mainstem.sinks.store import Store
 from mainstem.sinks.store_backend import StoreBackend
 from tests.postgres_server import PostgresServer
+from tests.redis_server import RedisServer
 
 SCHEMA = pa.schema(
     [
@@ -137,6 +139,49 @@ def write_bare(address: str, name: str, given: list[pa.Table]) -> None:
                     connection.execute(f"DELETE FROM {name} WHERE id = ANY(%s)", [gone])
 
 
+# Redis
+
+
+def redis(given: list[pa.Table], folder: Path) -> Iterator[Figure]:
+    from mainstem.sinks.redis_store import RedisStore
+
+    forms: tuple[Literal["json", "hash"], ...] = ("json", "hash")
+    with RedisServer(appendonly=True) as server:
+        for form in forms:
+            number = 0
+
+            def ours(form: Literal["json", "hash"] = form) -> None:
+                nonlocal number
+                number += 1
+                backend = RedisStore(server.address(), f"ours_{form}_{number}:", form=form)
+                through_store(backend, given, str(folder / f"home_{form}_{number}"))
+
+            def bare(form: str = form) -> None:
+                nonlocal number
+                number += 1
+                put_bare(server, f"bare_{form}_{number}:", given, form)
+
+            yield measured(f"redis ({form})", ours, bare)
+
+
+def put_bare(server: RedisServer, prefix: str, given: list[pa.Table], form: str) -> None:
+    with server.client() as client:
+        for rows in given:
+            written, gone = split(rows)
+            with client.pipeline() as pipe:
+                for row in written.to_pylist():
+                    key = f"{prefix}{row['id']}"
+                    row["at"] = row["at"].isoformat()
+                    if form == "json":
+                        pipe.set(key, json.dumps(row))
+                    else:
+                        pipe.delete(key)
+                        pipe.hset(key, mapping=row)
+                for key in gone:
+                    pipe.delete(f"{prefix}{key}")
+                pipe.execute()
+
+
 # Measuring
 
 
@@ -156,7 +201,7 @@ def measured(name: str, ours: Callable[[], None], bare: Callable[[], None]) -> F
     return Figure(f"{name} against its bare client, CPU", mine / theirs, at_most=GOAL, detail=detail, facts=facts)
 
 
-STORES: dict[str, Callable[[list[pa.Table], Path], Iterator[Figure]]] = {"postgres": postgres}
+STORES: dict[str, Callable[[list[pa.Table], Path], Iterator[Figure]]] = {"postgres": postgres, "redis": redis}
 
 
 def main() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from mainstem.arguments import checked_call, checked_calls, column_names, find_name, path_text, text, values
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from mainstem.flows.rebuild import Rebuild
     from mainstem.flows.runner import RunningFlows
     from mainstem.flows.view_check import CheckedView
+    from mainstem.sinks.search_index import SearchIndex
 
 __all__ = ["Mainstem", "is_on_kafka", "open", "open_brokers", "open_log"]
 
@@ -108,6 +109,19 @@ def open_log(
     # Views, checkpoints and settings are stored here; other users may not read them.
     os.makedirs(home, mode=0o700, exist_ok=True)
     return open_brokers(SCHEME if log is None else log, home=home)
+
+
+@contextmanager
+def _extra(what: str, extra: str) -> Iterator[None]:
+    """Raises `Invalid` if a library that comes with an extra is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise Invalid(
+            f"{what} needs the package {error.name}",
+            detail="It is not installed.",
+            hint=f'Install it: pip install "mainstem[{extra}]"',
+        ) from error
 
 
 def is_on_kafka(home: str | os.PathLike[str]) -> bool:
@@ -308,9 +322,55 @@ class Mainstem:
         The flow creates it, unless it exists without a flow of Mainstem: that is refused. `name` is the name of the store
         and, by default, of its flow.
         """
-        from mainstem.sinks.postgres_store import PostgresStore
+        with _extra("PostgreSQL", "postgres"):
+            from mainstem.sinks.postgres_store import PostgresStore
 
-        return self.store(name or store_name("postgres", table), PostgresStore(url, table), key=key)
+        backend = PostgresStore(url, table)
+        return self.store(name or store_name("postgres", table), backend, key=key)
+
+    def redis(
+        self, url: str, *, prefix: str, key: str | Sequence[str], form: Literal["json", "hash"] = "json",
+        name: str | None = None,
+    ) -> Store:  # fmt: skip
+        """Keys of a Redis ("redis://user@host:6379/0", or "rediss://" with TLS) that a flow keeps current: `prefix` and the row's key.
+
+        A key of one column is its text, of several a JSON array: `shop:7`, `shop:["a","b:c"]`. `form`: "json" stores a row as
+        JSON text, "hash" as a hash with a field for each column; a null has none. The hash `mainstem.store <prefix>` tells every
+        reader whether the store is "filling" or "current". Only the flow may write keys with this prefix; if there are any
+        before it begins, they are refused. What Redis loses is filled in again from the log. When a store that has rows is
+        filled again, Redis answers nobody while the new rows replace the old ones, about a second for 100,000 rows.
+        """
+        with _extra("Redis", "redis"):
+            from mainstem.sinks.redis_store import RedisStore
+
+        backend = RedisStore(url, prefix, form=form)
+        return self.store(name or store_name("redis", prefix), backend, key=key)
+
+    def delta(self, path: str | os.PathLike[str], *, key: str | Sequence[str] = (), name: str | None = None) -> Store:
+        """A Delta Lake table, in a local folder, that a flow keeps current; without a key rows are only appended.
+
+        The flow creates it; a folder with other content is refused. Each batch is one version of the table. Small files are
+        compacted. `name` is the name of the store and, by default, of its flow.
+        """
+        with _extra("a Delta table", "delta"):
+            from mainstem.sinks.delta_store import DeltaStore
+
+        backend = DeltaStore(path)
+        last_parts = ".".join(backend.path.split(os.sep)[-2:])
+        return self.store(name or store_name("delta", last_parts), backend, key=key)
+
+    def search_index(
+        self, name: str, *, key: str | Sequence[str] = (), text: str | Sequence[str] = ()
+    ) -> SearchIndex:  # fmt: skip
+        """A full-text index in the home that a flow keeps current, and its searches: `.search("red shoes")`.
+
+        `text`: the columns in which words are searched, STRING or ARRAY<STRING>. An index that exists needs neither `key` nor
+        `text`. The name of the store and, by default, of its flow is `search.<name>`.
+        """
+        with _extra("a search index", "search"):
+            from mainstem.sinks.search_index import open_search_index
+
+        return open_search_index(self.home, name, key, text, identity=self.log.identity, clock=self.log.clock)
 
     def store(self, name: str, backend: StoreBackend, *, key: str | Sequence[str] = ()) -> Store:
         """A store of your own: `backend` is what reads and writes it."""

@@ -48,6 +48,18 @@ class CapturedShop:
         cursor = self.connection.execute(statement.encode(), values or None)
         return cursor.fetchall() if cursor.description else []
 
+    def drop_slot(self) -> None:
+        """Remove the slot, as soon as the server has noticed that the last run is over."""
+
+        def dropped() -> bool:
+            try:
+                self.sql(f"SELECT pg_drop_replication_slot('{self.slot}')")
+            except psycopg.errors.ObjectInUse:
+                return False
+            return True
+
+        wait_until(dropped)
+
     def capture(self, *tables: str | CapturedTable, **settings: Any) -> Capture:
         """A capture of these tables."""
         source = {name: settings.pop(name) for name in ("types", "outbox") if name in settings}

@@ -282,7 +282,7 @@ def test_the_password_is_nowhere(shop: CapturedShop, caplog: pytest.LogCaptureFi
     shop.sql(TABLE)
     shop.sql("INSERT INTO t VALUES (1, 'a')")
     shop.run("t")
-    shop.sql(f"SELECT pg_drop_replication_slot('{shop.slot}')")
+    shop.drop_slot()
     said = [repr(shop.capture("t")), str(shop.capture("t").source)]
     for url in (shop.url, shop.url.replace(f":{shop.server.port}/", ":1/"), shop.url.replace("shop:", "nobody:")):
         own, shop.url = shop.url, url

@@ -3,21 +3,26 @@ twice."""
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from mainstem.capture import snapshots
 from mainstem.capture.capture_status import StatusFile
-from mainstem.capture.postgresql import postgres_connection
+from mainstem.capture.postgresql import postgres_connection, postgres_session
 from mainstem.capture.postgresql.postgres_connection import PostgresConnection
-from tests.capture.captured_shop import TABLE, CapturedShop, random_changes
+from mainstem.capture.postgresql.postgres_session import PostgresSession
+from tests.capture.captured_shop import TABLE, CapturedShop, captured_shop, random_changes
 from tests.capture.test_capture_crashes import differences
 from tests.cutting_proxy import Cut, CuttingProxy
+from tests.postgres_server import PostgresServer
 
 CUTS = pytest.mark.parametrize("cuts", [2, pytest.param(8, marks=pytest.mark.long)])
 LARGE = "INSERT INTO accounts SELECT i, 'large', i, repeat('x', 500) FROM generate_series({0}, {0} + 1999) i"
@@ -98,7 +103,7 @@ def test_a_silent_server_is_given_up(shop: CapturedShop, proxy: CuttingProxy) ->
 
 
 def test_a_machine_that_is_gone_is_given_up_by_the_kernel(shop: CapturedShop) -> None:
-    """The session beside the stream waits for slow queries, so it cannot tell them from silence."""
+    """The session beside the stream waits for slow queries, so it cannot tell them from silence for some minutes."""
     shop.sql(TABLE)
     connection = shop.capture("accounts").source.open("shop", shop.home)
     assert isinstance(connection, PostgresConnection)
@@ -112,3 +117,31 @@ def test_a_machine_that_is_gone_is_given_up_by_the_kernel(shop: CapturedShop) ->
     idle, interval, count, unanswered = found
     assert 0 < idle + interval * count <= 30
     assert 0 < unanswered <= 30_000
+
+
+@pytest.mark.parametrize("when", ["wait", "wait_for_input"])
+def test_a_server_that_hangs_in_a_query_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, when: str
+) -> None:
+    """While psycopg waits for an answer, and while rows of a COPY come."""
+    monkeypatch.setattr(postgres_session, "SILENT_SECONDS_MAX", 2.0)
+    waits = getattr(PostgresSession, when)
+    hanging: list[int] = []
+    with PostgresServer() as server, captured_shop(server, tmp_path / "home") as shop:
+        shop.sql("CREATE TABLE t (id int PRIMARY KEY, body text)")
+        # More than the buffers of a socket hold.
+        shop.sql("INSERT INTO t SELECT i, repeat('x', 4000) FROM generate_series(1, 5000) i")
+
+        def hang(session: PostgresSession, *given: object, **settings: object) -> object:
+            if not hanging:
+                hanging.append(session.info.backend_pid)
+                os.kill(hanging[0], signal.SIGSTOP)
+            return waits(session, *given, **settings)
+
+        monkeypatch.setattr(PostgresSession, when, hang)
+        try:
+            with shop.background("t"):
+                shop.wait(lambda: "shop.t" in shop.stem.topics() and len(shop.replay("shop.t")) == 5000)
+        finally:
+            os.kill(hanging[0], signal.SIGCONT)
+    assert "cannot be reached" in caplog.text

@@ -205,7 +205,34 @@ def test_a_message_that_is_too_large_is_rejected_and_cut(file: CapturedFile) -> 
     assert rows(file, "small") == [{"text": "y"}]
     reasons = dict(rejected(file))
     assert "more than the maximum size of a record" in reasons["small"]
-    assert "payload was cut to" in reasons["nothing"]
+    assert "payload was cut from 5000012 to 2396745 bytes" in reasons["nothing"]
+
+
+def test_a_key_that_is_too_large_to_be_shown_is_cut_in_the_reason(file: CapturedFile) -> None:
+    file.stem.create_topic("pairs", schema="a STRING, b STRING", key=["a", "b"])
+    with application(file) as connection:
+        outbox(connection).append("pairs", {"a": "x", "b": "y"}, key="z" * 3_000_000)
+    file.run("accounts", outbox=True)
+
+    [(_, reason)] = rejected(file)
+    assert "reason was cut from" in reason
+    assert "key was cut from 3000002 to" in reason
+
+
+@pytest.mark.parametrize("value", ["CAST('[]' AS BLOB)", "x'ff00'", "CAST(x'ff61' AS TEXT)"])
+def test_a_value_that_is_no_text_is_rejected(file: CapturedFile, value: str) -> None:
+    file.stem.create_topic("seats", schema=SEATS)
+    message = {"id": "'m-1'", "topic": "'seats'", "key": "NULL", "payload": """'{"seat": 1}'""", "headers": "NULL"}
+    for column in message:
+        for one in (message, {**message, "id": "'m-2'", column: value}):
+            file.sql(f"INSERT INTO mainstem_outbox VALUES ({', '.join(one.values())})")
+        file.sql("DELETE FROM mainstem_outbox")
+    file.run("accounts", outbox=True)
+
+    assert [row["seat"] for row in rows(file, "seats")] == [1] * len(message)
+    assert [reason for _, reason in rejected(file)] == [
+        f"the {one} is not text, but a BLOB or damaged" for one in message
+    ]
 
 
 # Connections

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -288,7 +290,7 @@ def test_a_newer_run_fences_the_older_one(shop: CapturedShop) -> None:
 def test_a_lost_slot_is_found_before_the_next_event(shop: CapturedShop) -> None:
     shop.sql(CUSTOMERS)
     shop.run("customers")
-    shop.sql(f"SELECT pg_drop_replication_slot('{shop.slot}')")
+    shop.drop_slot()
     shop.sql("DELETE FROM customers WHERE id = 1001")
     shop.sql("UPDATE customers SET email = 'new' WHERE id = 1002")
     with pytest.raises(PositionLost):
@@ -430,3 +432,72 @@ def test_a_condition_that_fails_on_a_later_row_ends_no_run(
     shop.run("t")
     assert len(shop.records("shop.t")) == before + 9
     assert "division by zero" in caplog.text
+
+
+@pytest.mark.parametrize("base", ["mood", "varchar(6)", "worded", "numeric(6, 1)"])
+def test_a_domain_is_a_key(shop: CapturedShop, monkeypatch: pytest.MonkeyPatch, base: str) -> None:
+    """A domain over an enum has no operators of its own."""
+    monkeypatch.setattr(snapshots, "CHUNK_ROWS", 2)
+    values = ["1.5", "2.5", "3.5", "4.5", "5.5"] if base.startswith("numeric") else ["sad", "ok", "happy", "b'c", "%s"]
+    listed = ", ".join("'" + one.replace("'", "''") + "'" for one in values)
+    shop.sql(f"CREATE TYPE mood AS ENUM ({listed})" if base == "mood" else "SELECT 1")
+    shop.sql("CREATE DOMAIN worded AS text CHECK (value <> '')")
+    shop.sql(f"CREATE DOMAIN below AS {base}; CREATE DOMAIN key AS below CHECK (value IS NOT NULL)")
+    shop.sql(
+        "CREATE TABLE t (id key, n int, big text, PRIMARY KEY (id, n)); ALTER TABLE t ALTER big SET STORAGE EXTERNAL"
+    )
+    shop.sql(f"INSERT INTO t SELECT one, 1, repeat('x', 4000) FROM unnest(ARRAY[{listed}]::below[]) one")
+    shop.run("t", snapshot="none")
+    # Its large value is not sent, and looked up in the table.
+    shop.sql(f"UPDATE t SET n = 2 WHERE id::{base} = {listed.split(',')[0]}")
+    shop.run("t", snapshot="none")
+    assert [len(row["big"]) for row in shop.records("shop.t") if row["big"]] == [4000]
+    StatusFile(shop.home, "shop").request("snapshot", tables=["t"])
+    shop.run("t")
+    StatusFile(shop.home, "shop").request("repair", table="t", keys=[[values[1], "1"], [values[2], "7"]])
+    shop.run("t")
+    key = ("id", "n")
+    assert shop.replay("shop.t") == shop.rows("t", key)
+
+
+def test_two_processes_that_set_up_a_capture_at_once(shop: CapturedShop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one looks for publication, slot and table before the first one made them, and makes them afterwards."""
+    shop.sql("CREATE TABLE t (id int PRIMARY KEY)")
+    first, second = (shop.capture("t", outbox=True).source.open("shop", shop.home) for _ in range(2))
+    looked = Counter[str]()
+
+    def stale(name: str) -> None:
+        look = getattr(postgres_connection, name)
+
+        def looks(*given: Any) -> Any:
+            looked[name] += 1
+            return None if looked[name] == 1 else look(*given)
+
+        monkeypatch.setattr(postgres_connection, name, looks)
+
+    try:
+        begins = first.prepare()
+        stale("publication_tables")
+        stale("slot_facts")
+        assert second.prepare() == begins
+    finally:
+        first.close()
+        second.close()
+    assert min(looked.values()) > 1
+
+
+def test_a_slot_in_use_is_not_dropped_and_its_reader_is_named(
+    shop: CapturedShop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_connection, "FREED_SECONDS_MAX", 0.2)
+    shop.sql("CREATE TABLE t (id int PRIMARY KEY)")
+    with shop.background("t"):
+        shop.wait(lambda: shop.sql(f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{shop.slot}' AND active"))
+        [(pid,)] = shop.sql(f"SELECT active_pid FROM pg_replication_slots WHERE slot_name = '{shop.slot}'")
+        for home, kind in ((shop.home, DatabaseUnavailable), (str(tmp_path / "other"), Invalid)):
+            other = shop.capture("t").source.open("shop", home)
+            with pytest.raises(kind) as refused:
+                other.drop()
+            other.close()
+            assert refused.value.summary == f'the replication slot "{shop.slot}" is in use'
+            assert str(pid) in refused.value.detail

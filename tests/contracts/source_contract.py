@@ -7,7 +7,11 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, Protocol
 
+import pytest
+
+from mainstem import Capture, Conflict, Invalid
 from mainstem.capture import CapturedTable, outbox
+from mainstem.capture.captured_topics import make_topics
 from mainstem.stem import Mainstem
 
 __all__ = ["CapturedSource", "SourceContract"]
@@ -19,7 +23,11 @@ class CapturedSource(Protocol):
     stem: Mainstem
     connection: Any
 
+    home: str
+
     def sql(self, statement: str, *values: Any) -> list[tuple[Any, ...]]: ...
+
+    def capture(self, *tables: str | CapturedTable, **settings: Any) -> Capture: ...
 
     def run(self, *tables: str | CapturedTable, **settings: Any) -> None: ...
 
@@ -117,6 +125,38 @@ class SourceContract:
             captured.run("accounts")
 
         assert replay(captured, "id", "owner", "balance") == captured.sql("SELECT * FROM accounts ORDER BY id") != []
+
+    def test_a_type_of_an_unknown_column_is_refused_before_anything_is_made(self, captured: CapturedSource) -> None:
+        capture = captured.capture("accounts", types={"accounts.ballance": "STRING"})
+        with pytest.raises(Invalid) as refused:
+            make_topics(captured.stem.log, captured.home, capture)
+        assert refused.value.summary == 'types names "accounts.ballance", which is not a captured column'
+        assert "accounts.id, accounts.owner, accounts.balance" in refused.value.detail
+        assert "accounts.balance" in refused.value.hint
+        assert captured.stem.topics() == []
+
+    @pytest.mark.parametrize(
+        ("first", "later", "said"),
+        [
+            ({}, {"partitions": 2}, 'partitions is "1", asked for "2"'),
+            ({"partitions": 3}, {"partitions": 2}, 'partitions is "3", asked for "2"'),
+            ({}, {"keep": "7 days"}, 'keep is "latest per key (tombstones 1 day)", asked for "7 days"'),
+            ({}, {"event_time": "opened_at"}, 'event_time is "none", asked for "opened_at"'),
+        ],
+    )
+    def test_other_settings_of_a_topic_are_refused(
+        self, captured: CapturedSource, first: dict[str, Any], later: dict[str, Any], said: str
+    ) -> None:
+        captured.sql("ALTER TABLE accounts ADD opened_at timestamptz")
+        log, home = captured.stem.log, captured.home
+        make_topics(log, home, captured.capture(CapturedTable("accounts", **first)))
+        with pytest.raises(Conflict) as refused:
+            make_topics(log, home, captured.capture(CapturedTable("accounts", **later)))
+        assert refused.value.summary == 'topic "shop.accounts" of table "accounts" exists with other settings'
+        assert said in refused.value.detail
+        # What is left out is as the topic has it, which may have been altered.
+        captured.stem.topic("shop.accounts").alter(keep="30 days")
+        make_topics(log, home, captured.capture("accounts"))
 
     def test_a_message_of_the_outbox_is_relayed_once(self, captured: CapturedSource) -> None:
         topic = captured.stem.create_topic("reserved", schema="seat INT, price DECIMAL(5, 2)", key="seat")

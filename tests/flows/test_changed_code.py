@@ -321,3 +321,32 @@ def test_a_view_with_other_columns_is_refused_when_the_program_is_built(shop: Ma
         planned(shop, lambda s: totals(s).withColumn("c", F.lit(1)), into_view())
     with pytest.raises(Conflict, match="has the key store"):
         planned(shop, totals, into_view("a"))
+
+
+def test_a_table_goes_on_when_its_topic_got_a_column(stem: Mainstem) -> None:
+    """The column is null in rows from before; other tables joined with it go on too."""
+    people = stem.create_topic("people", schema="id BIGINT, city STRING", key="id")
+    visits = stem.create_topic("visits", schema="visit BIGINT, person BIGINT", key="visit")
+
+    def flows(stem: Mainstem) -> Iterator[Flow]:
+        known = table(stem.topic("people").stream(), key="id")
+        seen = table(stem.topic("visits").stream(), key="visit").select("visit", "person", "record")
+        placed = join(seen, known.select("id", "city", "record"), on={"person": "id"})
+        yield Flow(placed.select("visit", "city", "record"), into=stem.view("placed", key="visit"))
+        named = known.selectExpr("id", "city", "record")
+        if "name" in known.columns:
+            named = known.selectExpr("id", "coalesce(name, city) AS city", "record")
+        yield Flow(named, into=stem.view("named", key="id"))
+
+    people.append([{"id": 1, "city": "Berlin"}, {"id": 2, "city": "Tunis"}])
+    visits.append([{"visit": 7, "person": 1}])
+    stem.run(flows, until="idle")
+    people.alter(schema="id BIGINT, city STRING, name STRING")
+    people.append([{"id": 2, "city": "Tunis", "name": "b"}])
+    visits.append([{"visit": 8, "person": 2}])
+    stem.run(flows, until="idle")
+    people.append([{"id": 1, "city": "Lisbon", "name": None}])
+    people.delete([2])
+    stem.run(flows, until="idle")
+    assert stem.view("placed").to_arrow().to_pylist() == [{"visit": 7, "city": "Lisbon"}]
+    assert stem.view("named").to_arrow().to_pylist() == [{"id": 1, "city": "Lisbon"}]

@@ -1,5 +1,6 @@
 """Topics, views and files keep the contract of a sink, all of it; a sink in two steps does not."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ from mainstem.log.rows.schema_ddl import schema_to_ddl
 from mainstem.sinks.file_commits import FolderFacts
 from mainstem.sinks.file_sink import FileSink
 from mainstem.sinks.postgres_store import PostgresStore
+from mainstem.sinks.redis_store import RedisStore
 from mainstem.sinks.store import Store
 from mainstem.spark.build import Build
 from mainstem.views.postgres.postgres_backend import PostgresBackend
 from mainstem.views.view import View
 from tests.contracts.sink_contract import FLOW, SinkContract, TriedSink
+from tests.redis_server import RedisServer
 from tests.sinks.arrow_file_writer import ArrowFileWriter
 
 APPENDED = ("sink_rows_written", "before_sink_commit", "sink_committed")
@@ -135,6 +138,14 @@ class TriedPostgresStore(TriedSink):
             return []
 
 
+class TriedRedisStore(TriedPostgresStore):
+    points = ("before_sink_commit", "sink_rows_written", "sink_committed")
+
+    def sink(self) -> Any:
+        backend = RedisStore(self.address, "copies:")
+        return Store(self.home, "redis.copies", backend, key="id", identity="home", clock=SystemClock())
+
+
 def _no_spark() -> Any:
     raise AssertionError("this needs no Spark")
 
@@ -167,6 +178,14 @@ class TestPostgresStore(SinkContract):
     @pytest.fixture
     def sink(self, tmp_path: Path, views_address: str) -> TriedSink:
         return TriedPostgresStore(tmp_path, views_address)
+
+
+@pytest.mark.starts_servers
+class TestRedisStore(SinkContract):
+    @pytest.fixture
+    def sink(self, tmp_path: Path) -> Iterator[TriedSink]:
+        with RedisServer() as server:
+            yield TriedRedisStore(tmp_path, server.address())
 
 
 class InTwoSteps(TriedTopic):

@@ -56,6 +56,8 @@ CALLS = {
     "capture describe": "capture describe shop",
     "capture stop": "capture stop shop",
     "capture snapshot": "capture snapshot shop --table orders",
+    "store list": "store list",
+    "compare": "compare orders orders",
     "home copy": "home copy backup",
     "home verify": "home verify",
     "query": 'query "SELECT * FROM orders"',
@@ -63,10 +65,10 @@ CALLS = {
     "completion": "completion bash",
     "topic delete": "topic delete customers --yes",
 }
-# Those that read standard input, start Spark, or need brokers or a database: other tests parse what they print.
+# Those that read standard input, start Spark, or need brokers, a database or an index: other tests parse what they print.
 ELSEWHERE = {
-    "sql", "run", "check", "view rebuild", "view check", "topic adopt", "capture setup", "capture run", "capture drop",
-    "capture check",
+    "search", "sql", "run", "check", "view rebuild", "view check", "topic adopt", "capture setup", "capture run", "capture drop",
+    "capture check", "store describe", "store rebuild",
 }  # fmt: skip
 
 

@@ -27,6 +27,8 @@ from mainstem.log.append_result import token_of
 from mainstem.log.log import Log
 from mainstem.log.producer import Producer
 from mainstem.log.record import CHANGE, HEADERS, ORIGIN
+from mainstem.log.rows.column_types import NUMBERS, kind_of
+from mainstem.log.rows.schema_ddl import type_to_ddl
 from mainstem.log.topic import Topic
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.log.transaction import Transaction
@@ -164,6 +166,11 @@ class CaptureLog:
         """The topic of a table."""
         return self._topics[table]
 
+    def columns(self, captured: CapturedTable) -> list[str]:
+        """The columns of a table's topic; some of them the table may no longer have."""
+        name = captured.topic(self.capture.name)
+        return list(self._log.open_topic(name).settings.schema.names) if name in self._log.topic_names() else []
+
     def outbox_topic(self, name: str) -> Topic:
         """Any topic of the log, for a message of the outbox."""
         return Topic(self._log, self._log.open_topic(name))
@@ -191,7 +198,7 @@ class CaptureLog:
             return
         schema, count = topic.settings.stored_schema, len(change)
         arrays = [
-            as_type(columns[field.name], field.type) if field.name in columns else pa.nulls(count, field.type)
+            self._as_field(topic, columns[field.name], field) if field.name in columns else pa.nulls(count, field.type)
             for field in schema
         ]
         record = pa.StructArray.from_arrays(
@@ -205,12 +212,33 @@ class CaptureLog:
                 raise
             raise self._refused(topic, columns, error.row, error) from error
 
+    def _as_field(self, topic: Topic, array: pa.Array, field: pa.Field) -> pa.Array:
+        """A column in the type of the topic. It may have had another one when these rows were changed."""
+        kinds = kind_of(array.type), kind_of(field.type)
+        try:
+            # Only where values stay what they are: Arrow would read an integer as a moment, too.
+            if array.null_count == len(array) or kinds[0] == kinds[1] or {*kinds} <= {*NUMBERS, "string"}:
+                return as_type(array, field.type)
+            said = ""
+        except pa.ArrowException as error:
+            said = f": {error}"
+        table = self._table_of(topic)
+        raise Invalid(
+            f'changes of table "{table}" do not fit topic "{topic.name}"',
+            detail=f'Column "{field.name}" is {type_to_ddl(array.type)} in them, and {type_to_ddl(field.type)} in the topic{said}. '
+            "Its type was changed later. Nothing from these changes on was captured.",
+            hint=f"Remove the capture with: mainstem capture drop PROGRAM.py {self.capture.name}. It then begins with a snapshot of the "
+            f'table as it is now; into a new topic, CapturedTable("{table}", into=...), if its columns no longer fit this one.',
+        )
+
+    def _table_of(self, topic: Topic) -> str:
+        return next((name for name, one in self._topics.items() if one.name == topic.name), topic.name)
+
     def _refused(self, topic: Topic, columns: Mapping[str, pa.Array], row: int, error: InvalidRows) -> Invalid:
-        table = next((name for name, one in self._topics.items() if one.name == topic.name), topic.name)
         key = json.dumps({name: columns[name][row].as_py() for name in topic.settings.key}, default=str)
         large = "maximum size" in error.summary
         return Invalid(
-            f'a row of table "{table}" is {"too large for" if large else "not accepted by"} topic "{topic.name}"',
+            f'a row of table "{self._table_of(topic)}" is {"too large for" if large else "not accepted by"} topic "{topic.name}"',
             detail=f"The row with key {key}: {error.summary}. {error.detail} Nothing after it was captured.",
             hint="Raise record_bytes_max of the topic, or leave the large column out: CapturedTable(..., columns=[...])."
             if large

@@ -37,10 +37,11 @@ from mainstem.capture.source import (
     TableChanged,
     TableMoved,
     Truncated,
+    check_renamed,
     lost_position,
 )
 from mainstem.crash_points import reach
-from mainstem.errors import Invalid, PositionLost, Unavailable, summary_of
+from mainstem.errors import PositionLost, Unavailable, summary_of
 from mainstem.log.log import Log
 
 __all__ = ["CaptureRun"]
@@ -235,8 +236,11 @@ class CaptureRun:
             reason = "changes were lost"
         elif self._capture.snapshot == "again" and not self._started and snapshots.progress(table.name) is None:
             reason = "again"
-        changed = self._changed_reason(table, before)
-        if before is not None and before["settings"] != self._settings(table.name):
+        settings = self._settings(table.name)
+        # Nothing that another topic holds can contradict the table.
+        moved = before is not None and before["settings"]["topic"] != settings["topic"]
+        changed = self._changed_reason(table, None if moved else before)
+        if before is not None and before["settings"] != settings:
             changed = "its settings changed"
         topic = self._log.make_topic(captured, table)
         self._store.catch_up(table.name, topic)
@@ -252,7 +256,7 @@ class CaptureRun:
             return "the table was made again"
         columns = {name: (number, data_type) for name, number, data_type, _ in before["columns"]}
         versions = {name: version for name, _, _, version in before["columns"]}
-        names = {number: name for name, (number, _) in columns.items()}
+        check_renamed(table, {number: name for name, (number, _) in columns.items()})
         reason = "a column was renamed" if table.renamed else ""
         if any(one not in table.parts for one in before["parts"]):
             reason = "a partition was detached"
@@ -261,16 +265,11 @@ class CaptureRun:
         elif any(before["parts"].get(one, part)[1] != part[1] for one, part in table.parts.items()):
             reason = "a partition was written anew"
         for column in table.columns:
-            former = names.get(column.number)
-            if former is not None and former != column.name:
-                raise Invalid(
-                    f'column "{former}" of table "{table.name}" was renamed to "{column.name}"',
-                    detail="Rows in the topic have the old name. Nothing after the change was captured.",
-                    hint=f'Rename it back; or capture the table into a new topic: CapturedTable("{table.name}", into=...).',
-                )
             if column.name not in columns:
                 if column.filled or before["storage"] != table.storage:
                     reason = f'column "{column.name}" was added with a value'
+                elif column.name in self._log.columns(self._tables[table.name]):
+                    reason = f'column "{column.name}" was dropped and added again'
             elif columns[column.name] != (column.number, column.shown_type):
                 reason = f'the type of column "{column.name}" changed'
             elif before["storage"] != table.storage and versions[column.name] != column.version:
@@ -424,9 +423,9 @@ class CaptureRun:
         before = self._log.get(f"table:{table.name}")
         if table.name not in self._tables or (self._describe(table) == before and not table.renamed):
             return
+        reason = self._changed_reason(table, before)
         if before is not None and list(table.key) != before["key"]:
             raise changed_key(self._tables[table.name], before["key"], table.key)
-        reason = self._changed_reason(table, before)
         self._log.make_topic(self._tables[table.name], table)
         self._log.note(f"table:{table.name}", self._describe(table))
         if reason:

@@ -8,12 +8,18 @@ from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any
 
+import pyarrow as pa
+
 from mainstem.arguments import check_choice, checked_calls, column_names
-from mainstem.errors import Invalid
+from mainstem.errors import Invalid, did_you_mean
 from mainstem.log.keep_rule import Keep
+from mainstem.log.rows.schema_ddl import schema_from_ddl
 from mainstem.names import check_name
 
-__all__ = ["CapturedTable", "captured_tables", "changed_key"]
+__all__ = ["CapturedTable", "captured_tables", "changed_key", "check_columns", "column_types", "is_wanted"]
+
+# Names that a topic's rows have already; the last one with `before` only.
+RESERVED = ("record", "origin", "before")
 
 _NAME = re.compile(r'(?:"((?:[^"]|"")+)"|([^".]+))(?:\.(?:"((?:[^"]|"")+)"|([^".]+)))?')
 
@@ -132,6 +138,42 @@ def captured_tables(tables: Iterable[str | CapturedTable]) -> tuple[CapturedTabl
             hint="Name each table once.",
         )
     return found
+
+
+def column_types(types: Mapping[str, str] | None, tables: Sequence[CapturedTable]) -> dict[str, pa.DataType]:
+    """The types that a user gave to columns, by table and column."""
+    given = {name: schema_from_ddl(f"value {one}").field(0).type for name, one in (types or {}).items()}
+    if unknown := next((name for name in given if not any(name.startswith(f"{one.name}.") for one in tables)), None):
+        raise Invalid(
+            f'types names "{unknown}", which is not a column of a captured table',
+            detail=f"The tables are: {', '.join(one.name for one in tables)}.",
+            hint='Write table and column with a point: types={"orders.until": "STRING"}.',
+        )
+    return given
+
+
+def is_wanted(captured: CapturedTable, column: str, key: Sequence[str]) -> bool:
+    """Whether a column is captured."""
+    return captured.columns is None or column in captured.columns or column in key
+
+
+def check_columns(captured: CapturedTable, names: Sequence[str], key: Sequence[str]) -> None:
+    """Raise `Invalid` if a setting names a column that the table lacks, or a captured one has a reserved name."""
+    for setting, given in (("columns", captured.columns or ()), ("masked", captured.masked),
+                           ("event_time", (captured.event_time,) if captured.event_time else ())):  # fmt: skip
+        if unknown := next((one for one in given if one not in names), None):
+            raise Invalid(
+                f'table "{captured.name}" has no column "{unknown}"',
+                detail=f"{setting} names it. The columns are: {', '.join(names)}.",
+                hint=did_you_mean(unknown, names) or "Name some of these.",
+            )
+    reserved = RESERVED[: 3 if captured.before else 2]
+    if taken := next((one for one in names if one in reserved and is_wanted(captured, one, key)), None):
+        raise Invalid(
+            f'column "{taken}" of table "{captured.name}" has a reserved name',
+            detail=f'Rows of a captured topic have a column "{taken}" of their own.',
+            hint="Capture the other columns: CapturedTable(..., columns=[...]); or rename it in the database.",
+        )
 
 
 def changed_key(captured: CapturedTable, before: Sequence[str], now: Sequence[str]) -> Invalid:

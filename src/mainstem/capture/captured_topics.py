@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from mainstem.capture.capture import Capture
 from mainstem.capture.capture_log import make_topic
-from mainstem.errors import Unavailable
+from mainstem.capture.captured_table import CapturedTable
+from mainstem.errors import Conflict, Unavailable
 from mainstem.log.log import Log
 from mainstem.log.topic import Topic
+from mainstem.log.topic_settings import difference
 
 __all__ = ["find_or_make_topics", "make_topics"]
 
@@ -23,7 +26,28 @@ def make_topics(log: Log, home: str, capture: Capture) -> list[Topic]:
         described = {table.name: table for table in connection.tables()}
     finally:
         connection.close()
-    return [make_topic(log, capture, captured, described[captured.name]) for captured in capture.source.tables]
+    topics = []
+    for captured in capture.source.tables:
+        topics.append(topic := make_topic(log, capture, captured, described[captured.name]))
+        _check_settings(captured, topic)
+    return topics
+
+
+def _check_settings(captured: CapturedTable, topic: Topic) -> None:
+    """A setting that is left out is as the topic has it: it may have been altered."""
+    plain = CapturedTable(captured.name)
+    given = {
+        name: getattr(captured, name)
+        for name in ("partitions", "event_time", "keep")
+        if getattr(captured, name) != getattr(plain, name)
+    }
+    if differences := difference(topic.settings, replace(topic.settings, **given)):
+        raise Conflict(
+            f'topic "{topic.name}" of table "{captured.name}" exists with other settings',
+            detail=f"In the existing topic: {'; '.join(differences)}.",
+            hint=f"Change the topic: mainstem topic alter {topic.name} ...; or leave the setting out; or capture into a new topic: "
+            f"CapturedTable({captured.name!r}, into=...).",
+        )
 
 
 def find_or_make_topics(log: Log, home: str, capture: Capture) -> None:

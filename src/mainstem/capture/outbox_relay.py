@@ -62,14 +62,21 @@ class OutboxRelay:
         self._captured = set(log.capture.topics.values())
 
     def append(self, changes: Changes) -> None:
-        """Append the inserted messages; their deletion is a part of the outbox and no message."""
+        """Append the inserted messages; their deletion is a part of the outbox and no message. A header of the source says
+        why a row is no message."""
         wanted = pc.equal(changes.change, "insert")
         columns = [changes.columns[name].filter(wanted).to_pylist() for name in OUTBOX_COLUMNS]
         positions = changes.origin.field("position").filter(wanted).to_pylist()
+        said = [None] * len(positions) if changes.headers is None else changes.headers.filter(wanted).to_pylist()
         by_topic: dict[str, list[Message]] = {}
-        for message_id, topic, key, payload, headers, position in zip(*columns, positions, strict=True):
+        refused: list[tuple[Message, str]] = []
+        for message_id, topic, key, payload, headers, position, reason in zip(*columns, positions, said, strict=True):
             message = Message(message_id or "", topic or "", key, payload or "", headers, position)
-            by_topic.setdefault(message.topic, []).append(message)
+            if reason:
+                refused.append((message, reason[0]["value"].decode()))
+            else:
+                by_topic.setdefault(message.topic, []).append(message)
+        self._reject(refused)
         for name, messages in by_topic.items():
             try:
                 topic = self._open(name)
@@ -112,17 +119,18 @@ class OutboxRelay:
         if not messages:
             return
         topic = self._log.rejected()
-        # Each of the four texts may have a share of the largest record; what is longer is cut, and the reason says so.
-        limit = topic.settings.record_bytes_max // 6
+        # Each of the six texts may have a share of the largest record; what is longer is cut, and the reason says so.
+        limit = topic.settings.record_bytes_max // 7
         rows = []
         for message, reason in messages:
-            fields = {name: getattr(message, name) for name in OUTBOX_COLUMNS}
+            fields = {**{name: getattr(message, name) for name in OUTBOX_COLUMNS}, "reason": reason}
             cut = ""
             for name, value in fields.items():
-                if value is not None and len(value.encode("utf-8", "replace")) > limit:
-                    fields[name] = value.encode("utf-8", "replace")[:limit].decode("utf-8", "ignore")
-                    cut += f"; {name} was cut to {limit} bytes"
-            rows.append({**fields, "reason": reason + cut, "position": message.position})
+                size = 0 if value is None else len(data := value.encode("utf-8", "replace"))
+                if size > limit:
+                    fields[name] = data[:limit].decode("utf-8", "ignore")
+                    cut += f"; {name} was cut from {size} to {limit} bytes"
+            rows.append({**fields, "reason": fields["reason"] + cut, "position": message.position})
         for first in range(0, len(rows), ROWS_MAX):
             self._log.append_rows(topic, rows[first : first + ROWS_MAX])
 

@@ -26,7 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from mainstem.capture.captured_table import CapturedTable
-from mainstem.errors import PositionLost
+from mainstem.errors import Invalid, PositionLost, did_you_mean
 from mainstem.log.record import ORIGIN
 
 __all__ = [
@@ -44,6 +44,8 @@ __all__ = [
     "TableChanged",
     "TableMoved",
     "Truncated",
+    "check_renamed",
+    "check_types",
     "lost_position",
     "origin_array",
 ]
@@ -281,6 +283,31 @@ def origin_array(
         [positions, transactions, numbers, committed_at, pa.repeat(pa.scalar(snapshot), len(positions))],
         fields=list(ORIGIN),
     )
+
+
+def check_types(types: Mapping[str, pa.DataType], tables: Sequence[SourceTable]) -> None:
+    """Raise `Invalid` if a type is given to a column that is not captured."""
+    columns = {f"{table.name}.{column.name}": table for table in tables for column in table.columns}
+    for name in types:
+        if name not in columns:
+            near = [one for one, table in columns.items() if name.startswith(f"{table.name}.")]
+            raise Invalid(
+                f'types names "{name}", which is not a captured column',
+                detail=f"Captured are: {', '.join(near)}. Nothing was changed.",
+                hint=did_you_mean(name, near) or "Name some of these, or leave it out.",
+            )
+
+
+def check_renamed(table: SourceTable, names: Mapping[int, str]) -> None:
+    """Raise `Invalid` if a column has not the name that it had, by its number."""
+    for column in table.columns:
+        former = names.get(column.number, column.name)
+        if former != column.name:
+            raise Invalid(
+                f'column "{former}" of table "{table.name}" was renamed to "{column.name}"',
+                detail="Rows in the topic have the old name. Nothing after the change was captured.",
+                hint=f'Rename it back; or capture the table into a new topic: CapturedTable("{table.name}", into=...).',
+            )
 
 
 def lost_position(capture: str, source: str, position: str, why: str) -> PositionLost:

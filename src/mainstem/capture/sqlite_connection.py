@@ -36,6 +36,7 @@ from mainstem.capture.source import (
     SourceTable,
     SourceTransaction,
     TableChanged,
+    check_types,
     lost_position,
     origin_array,
 )
@@ -224,7 +225,10 @@ class SqliteConnection:
     def tables(self) -> list[SourceTable]:
         """The captured tables as they are now."""
         with self._errors():
-            return [self._source_table(read_shape(self._database, one, self._path)) for one in self._captured.values()]
+            shapes = [read_shape(self._database, one, self._path) for one in self._captured.values()]
+        found = [self._source_table(shape) for shape in shapes]
+        check_types(self._types, found)
+        return found
 
     def _source_table(self, shape: Shape) -> SourceTable:
         # A column is known by its name: the file does not tell a renamed one from a new one. Its number is that of the name.
@@ -528,7 +532,11 @@ class SqliteConnection:
             noted = by_shape.setdefault(number, [])
             old, new = values[:count], values[width : width + count]
             before = len(noted)
-            noted += self._changes_of(shape, change, old, new, round((at - _EPOCH_DAY) * 86_400_000), sequence in gone)
+            moment = round((at - _EPOCH_DAY) * 86_400_000)
+            if shape.name == OUTBOX:
+                noted.append(self._message(shape, new, moment))
+            else:
+                noted += self._changes_of(shape, change, old, new, moment, sequence in gone)
             if len(noted) > before:
                 self._counts[shape.name] = self._counts.get(shape.name, 0) + len(noted) - before
                 self._changed_at = max(self._changed_at, noted[-1].at)
@@ -551,6 +559,13 @@ class SqliteConnection:
             key = [value if place in places else None for place, value in enumerate(old)]
             yield self._row("delete", key, old, at, ("new_key", self._key_json(shape, new)))
             yield self._row("insert", new, nothing, at, ("old_key", self._key_json(shape, old)))
+
+    def _message(self, shape: Shape, values: Sequence[Any], at: int) -> _Row:
+        """A row of the outbox. Its table takes any bytes; the relay rejects those that are no text."""
+        bad = next((name for (name, _), one in zip(shape.columns, values, strict=True) if isinstance(one, bytes)), None)
+        shown = [one.decode("utf-8", "backslashreplace") if isinstance(one, bytes) else one for one in values]
+        header = None if bad is None else ("refused", f"the {bad} is not text, but a BLOB or damaged".encode())
+        return self._row("insert", shown, [None] * len(values), at, header)
 
     def _row(
         self, change: str, new: Sequence[Any], old: Sequence[Any], at: int, header: tuple[str, bytes] | None = None

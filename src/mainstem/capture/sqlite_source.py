@@ -10,14 +10,14 @@ from typing import Any
 import pyarrow as pa
 
 from mainstem.arguments import checked_call, path_text
-from mainstem.capture.captured_table import CapturedTable, captured_tables
+from mainstem.capture.captured_table import CapturedTable, captured_tables, column_types
 from mainstem.capture.masked_values import mask_of
 from mainstem.capture.outbox_table import OUTBOX
 from mainstem.capture.source import SourceConnection
 from mainstem.capture.sqlite_connection import SqliteConnection
 from mainstem.capture.sqlite_triggers import Names
 from mainstem.errors import Invalid
-from mainstem.log.rows.schema_ddl import schema_from_ddl, type_to_ddl
+from mainstem.log.rows.schema_ddl import type_to_ddl
 
 __all__ = ["SqliteSource", "sqlite"]
 
@@ -47,13 +47,7 @@ def sqlite(
             detail=f'The source is the file "{shown}".',
             hint='Name them: sqlite(path, tables=["customers", "orders"]).',
         )
-    given = {name: schema_from_ddl(f"value {one}").field(0).type for name, one in (types or {}).items()}
-    if unknown := next((name for name in given if not any(name.startswith(f"{one.name}.") for one in named)), None):
-        raise Invalid(
-            f'types names "{unknown}", which is not a column of a captured table',
-            detail=f"The tables are: {', '.join(one.name for one in named)}.",
-            hint='Write table and column with a point: types={"orders.code": "STRING"}.',
-        )
+    given = column_types(types, named)
     return SqliteSource(shown, named, given, outbox)
 
 

@@ -19,14 +19,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mainstem.capture.captured_table import CapturedTable
+from mainstem.capture.captured_table import CapturedTable, check_columns, is_wanted
 from mainstem.capture.outbox_table import OUTBOX, OUTBOX_COLUMNS
 from mainstem.errors import Invalid, did_you_mean
 
 __all__ = ["EVENTS", "Names", "Shape", "outbox_shape", "quoted", "read_shape", "trigger_sql"]
 
 # Names that a topic's rows have already.
-RESERVED = ("record", "origin", "before")
 # SQLite allows 2,000 columns in a table.
 COLUMNS_MAX = 900
 EVENTS = ("insert", "update", "delete", "before_insert", "before_update")
@@ -160,7 +159,7 @@ def read_shape(database: sqlite3.Connection, captured: CapturedTable, shown: str
     # Generated columns follow from the others.
     columns = [(name, declared or "") for name, declared, _, hidden in found if not hidden]
     _check(captured, [name for name, _ in columns], key)
-    wanted = [one for one in columns if captured.columns is None or one[0] in captured.columns or one[0] in key]
+    wanted = [one for one in columns if is_wanted(captured, one[0], key)]
     if len(wanted) > COLUMNS_MAX:
         raise Invalid(
             f'table "{captured.name}" has {len(wanted)} columns',
@@ -200,21 +199,7 @@ def _check(captured: CapturedTable, names: list[str], key: tuple[str, ...]) -> N
             detail="The condition would be a part of triggers, and an error in it would break the application.",
             hint="Capture all rows, and filter them in a flow.",
         )
-    for setting, given in (("columns", captured.columns or ()), ("masked", captured.masked),
-                           ("event_time", (captured.event_time,) if captured.event_time else ())):  # fmt: skip
-        if unknown := next((one for one in given if one not in names), None):
-            raise Invalid(
-                f'table "{captured.name}" has no column "{unknown}"',
-                detail=f"{setting} names it. The columns are: {', '.join(names)}.",
-                hint=did_you_mean(unknown, names) or "Name some of these.",
-            )
-    captured_names = [name for name in names if captured.columns is None or name in captured.columns or name in key]
-    if taken := next((one for one in captured_names if one in RESERVED[: 3 if captured.before else 2]), None):
-        raise Invalid(
-            f'column "{taken}" of table "{captured.name}" has a reserved name',
-            detail=f'Rows of a captured topic have a column "{taken}" of their own.',
-            hint="Capture the other columns: CapturedTable(..., columns=[...]); or rename it in the database.",
-        )
+    check_columns(captured, names, key)
 
 
 def outbox_shape() -> Shape:

@@ -35,6 +35,8 @@ __all__ = ["CapturedTableRows", "ComparedTable", "Comparison", "Difference", "co
 SHOWN_MAX = 100
 # Between two looks at what may only be behind.
 LOOK_SECONDS = 0.5
+# For so long, if nothing says how far each side is.
+STEADY_SECONDS = 3.0
 CHUNK_ROWS = 20_000
 
 
@@ -230,13 +232,14 @@ def compare_tables(
     """How two tables differ. Waits at most so long until both have applied the same, or until what differs stays so."""
     columns = _key_of(first, second, key)
     deadline = now() + wait_seconds
-    before, found = None, _look(first, second, columns)
+    before, found, since = None, _look(first, second, columns), now()
     while not found.settled:
-        undecided = found.disputed.keys() if before is None else found.changed_since(before)
-        late = now() >= deadline
-        # What is behind may catch up, unless nothing says so.
-        if late or (before is not None and not undecided and not found.may_meet):
-            return found.compare(undecided if before is not None else ())
+        undecided: list[_Key] = [] if before is None else found.changed_since(before)
+        if undecided:
+            since = now()
+        # Where nothing says how far each is, what stays different is.
+        if now() >= deadline or (not found.may_meet and now() - since >= STEADY_SECONDS):
+            return found.compare(undecided)
         sleep(LOOK_SECONDS)
         before, found = found, _look(first, second, columns)
     return found.compare()

@@ -50,7 +50,7 @@ class PostgresStore:
     keyless = False
 
     def __init__(self, url: str, table: str) -> None:
-        self._address = PostgresAddress.parse(text(url, "url"))
+        self._address = PostgresAddress.parse(url)
         self._pool = pool_of(self._address)
         schema, _, name = text(table, "table").rpartition(".")
         self._schema, self._table = schema, name

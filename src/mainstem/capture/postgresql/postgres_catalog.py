@@ -10,7 +10,7 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
-from mainstem.capture.captured_table import CapturedTable
+from mainstem.capture.captured_table import CapturedTable, check_columns, is_wanted
 from mainstem.capture.postgresql.pgoutput import Relation, RelationColumn
 from mainstem.capture.postgresql.postgres_types import PostgresType, arrow_type
 from mainstem.capture.source import SourceColumn, SourceTable
@@ -36,9 +36,6 @@ VERSION_MIN = 140000
 
 Session = psycopg.Connection[tuple[Any, ...]]
 Types = Mapping[tuple[int, int], PostgresType]
-
-# Names that a topic's rows have already.
-RESERVED = ("record", "origin", "before")
 
 
 # The server
@@ -203,7 +200,7 @@ class CatalogTable:
         """How rows with these columns are captured. The table may have others now."""
         found = []
         for place, (name, oid, modifier) in enumerate(columns):
-            if not _wanted(self.captured, self.table.key, name):
+            if not is_wanted(self.captured, name, self.table.key):
                 continue
             postgres = types[oid, modifier]
             data_type = _topic_type(source, self.captured, name, postgres)
@@ -230,24 +227,23 @@ class CatalogTable:
         """The next rows in the order of the key."""
         conditions: list[sql.Composable] = []
         if after is not None:
-            conditions.append(sql.SQL("({}) > ({})").format(self._sql_key, self.key_sql(after)))
+            conditions.append(sql.SQL("({}) > ({})").format(self._compared_key, self.key_sql(after)))
         return self._select_sql(names, conditions, rows, where)
 
     def keys_sql(self, names: Sequence[str], keys: Sequence[tuple[str, ...]]) -> sql.Composed:
         """The rows with these keys, at least one, in the order of the key."""
         listed = sql.SQL(", ").join(sql.SQL("({})").format(self.key_sql(key)) for key in keys)
-        return self._select_sql(names, [sql.SQL("({}) IN ({})").format(self._sql_key, listed)], len(keys), None)
+        return self._select_sql(names, [sql.SQL("({}) IN ({})").format(self._compared_key, listed)], len(keys), None)
 
     def key_sql(self, key: tuple[str, ...]) -> sql.Composed:
         """The values of a key."""
-        return sql.SQL(", ").join(
-            sql.SQL("{}::{}").format(sql.Literal(one), sql.SQL(self._type_of(name)))
-            for name, one in zip(self.table.key, key, strict=True)
-        )
+        pairs = zip(self.table.key, key, strict=True)
+        return sql.SQL(", ").join(self._cast(sql.Literal(one), name) for name, one in pairs)
 
     @property
-    def _sql_key(self) -> sql.Composed:
-        return sql.SQL(", ").join(map(sql.Identifier, self.table.key))
+    def _compared_key(self) -> sql.Composed:
+        # A domain over an enum has no operators of its own. A cast to the type under a domain hides no index.
+        return sql.SQL(", ").join(self._cast(sql.Identifier(name), name) for name in self.table.key)
 
     def _select_sql(
         self, names: Sequence[str], conditions: list[sql.Composable], rows: int, where: str | None
@@ -258,7 +254,7 @@ class CatalogTable:
             sql.SQL(", ").join(map(sql.Identifier, names)),
             self.sql_name,
             sql.SQL("WHERE {}").format(sql.SQL(" AND ").join(conditions)) if conditions else sql.SQL(""),
-            self._sql_key,
+            sql.SQL(", ").join(map(sql.Identifier, self.table.key)),
             sql.Literal(rows),
         )
 
@@ -268,21 +264,19 @@ class CatalogTable:
             sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(name)) for name in names),
             self.sql_name,
             sql.SQL(" AND ").join(
-                sql.SQL("{} = {}::{}").format(
-                    sql.Identifier(name), sql.Literal(key[name]), sql.SQL(self._type_of(name))
+                sql.SQL("{} = {}").format(
+                    self._cast(sql.Identifier(name), name), self._cast(sql.Literal(key[name]), name)
                 )
                 for name in self.table.key
             ),
         )
 
-    def _type_of(self, name: str) -> Any:
+    def _cast(self, value: sql.Composable, name: str) -> sql.Composed:
+        """A value in the type of a column; of a domain, in the one under it."""
         column = next(column for column in self.columns if column.name == name)
+        found = self.types[column.type_and_modifier]
         # As format_type() gives it: quoted where it must be.
-        return self.types[column.type_and_modifier].name
-
-
-def _wanted(captured: CapturedTable, key: Sequence[str], name: str) -> bool:
-    return captured.columns is None or name in captured.columns or name in key
+        return sql.SQL("{}::{}").format(value, sql.SQL(found.base or found.name))
 
 
 def _topic_type(source: PostgresSource, captured: CapturedTable, column: str, postgres: PostgresType) -> pa.DataType:
@@ -350,10 +344,8 @@ def renamed_table(session: Session, captured: CapturedTable, oid: int) -> Invali
     )
 
 
-def read_table(
-    session: Session, publication: str, source: PostgresSource, captured: CapturedTable, *, check: bool = True
-) -> CatalogTable:
-    """A table as it is now. With `check`, raises `Invalid` if it cannot be captured."""
+def read_table(session: Session, publication: str, source: PostgresSource, captured: CapturedTable) -> CatalogTable:
+    """A table as it is now; raises `Invalid` if it cannot be captured."""
     schema, name = captured.schema or "public", captured.table
     row = session.execute(
         "SELECT c.oid, c.relkind, c.relreplident, c.relfilenode, has_table_privilege(c.oid, 'SELECT') FROM pg_class c "
@@ -377,8 +369,7 @@ def read_table(
         for one, number, type_oid, modifier, filled, version in session.execute(_COLUMNS, [oid])
     )
     types = read_types(session, [column.type_and_modifier for column in columns])
-    if check:
-        _check_table(session, captured, oid, columns, key, identity, may_read=may_read)
+    _check_table(session, captured, oid, columns, key, identity, may_read=may_read)
     described = tuple(
         SourceColumn(
             column.name,
@@ -387,7 +378,7 @@ def read_table(
             column.number, types[column.type_and_modifier].name, column.filled, column.version,
         )
         for column in columns
-        if _wanted(captured, key, column.name)
+        if is_wanted(captured, column.name, key)
     )  # fmt: skip
     parts = session.execute(_PARTS, [oid]).fetchall() if kind == "p" else []
     stored = " ".join(part[2] for part in parts) if kind == "p" else str(storage)
@@ -435,22 +426,7 @@ def _check_table(
             detail="A row is looked up by its key in the database, which a hash does not find.",
             hint="Mask other columns, or give the table another key.",
         )
-    names = [column.name for column in columns]
-    for setting, given in (("columns", captured.columns or ()), ("masked", captured.masked),
-                           ("event_time", (captured.event_time,) if captured.event_time else ())):  # fmt: skip
-        if unknown := next((one for one in given if one not in names), None):
-            raise Invalid(
-                f'table "{captured.name}" has no column "{unknown}"',
-                detail=f"{setting} names it. The columns are: {', '.join(names)}.",
-                hint=did_you_mean(unknown, names) or "Name some of these.",
-            )
-    taken = [one for one in names if one in RESERVED[: 3 if captured.before else 2] and _wanted(captured, key, one)]
-    if taken:
-        raise Invalid(
-            f'column "{taken[0]}" of table "{captured.name}" has a reserved name',
-            detail=f'Rows of a captured topic have a column "{taken[0]}" of their own.',
-            hint="Capture the other columns: CapturedTable(..., columns=[...]); or rename it in the database.",
-        )
+    check_columns(captured, [column.name for column in columns], key)
 
 
 def _check_storage(session: Session, captured: CapturedTable, oid: int) -> None:
@@ -508,13 +484,14 @@ def read_types(session: Session, wanted: Sequence[tuple[int, int]]) -> Types:
             "WITH RECURSIVE base AS (SELECT oid, typbasetype, typtypmod, typtype, typcategory, typelem FROM pg_type "
             "WHERE oid = %s UNION ALL SELECT t.oid, t.typbasetype, CASE WHEN b.typtypmod >= 0 THEN b.typtypmod ELSE "
             "t.typtypmod END, t.typtype, t.typcategory, t.typelem FROM base b JOIN pg_type t ON t.oid = b.typbasetype) "
-            "SELECT oid, typtypmod, typcategory, typelem, typtype, format_type(%s, %s) FROM base WHERE typbasetype = 0",
+            "SELECT oid, typtypmod, typcategory, typelem, typtype, format_type(%s, %s), format_type(oid, -1) FROM base "
+            "WHERE typbasetype = 0",
             [oid, oid, modifier],
         ).fetchone()
         if row is None:
             found[oid, modifier] = PostgresType(oid, modifier, f"type {oid}")
             continue
-        base, base_modifier, category, element, kind, name = row
-        chosen = modifier if base == oid else base_modifier
-        found[oid, modifier] = PostgresType(base, chosen, name, element if category == "A" else 0, kind == "e")
+        base, base_modifier, category, element, kind, name, under = row
+        chosen, under = (modifier, "") if base == oid else (base_modifier, under)
+        found[oid, modifier] = PostgresType(base, chosen, name, element if category == "A" else 0, kind == "e", under)
     return found

@@ -15,7 +15,7 @@ import os
 import select
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -41,8 +41,18 @@ from mainstem.capture.postgresql.postgres_catalog import (
     slot_facts,
 )
 from mainstem.capture.postgresql.postgres_copy import copy_columns
+from mainstem.capture.postgresql.postgres_session import PostgresSession
 from mainstem.capture.postgresql.postgres_types import SESSION_OPTIONS, Unrepresentable, arrow_array
-from mainstem.capture.source import Event, Health, Reached, SourceTable, TableMoved, lost_position
+from mainstem.capture.source import (
+    Event,
+    Health,
+    Reached,
+    SourceTable,
+    TableMoved,
+    check_renamed,
+    check_types,
+    lost_position,
+)
 from mainstem.clock import SystemClock
 from mainstem.errors import DatabaseUnavailable, Invalid
 from mainstem.postgres.postgres_address import is_lost, unreachable
@@ -62,6 +72,8 @@ BYTES_MAX = 8 << 20
 # A silent server is asked after the first time, and given up after the second.
 ASK_SECONDS, SILENT_SECONDS_MAX = 5.0, 20.0
 STATUS_SECONDS = 5.0
+# A stream that was closed holds its slot until the server notices.
+FREED_SECONDS_MAX = 5.0
 # After this long a position that the server has not written yet is not waited for.
 FLUSH_SECONDS = 0.7
 # Rows of a chunk after these bytes are read by the next one.
@@ -145,12 +157,12 @@ class PostgresConnection:
 
     # Connecting
 
-    def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
+    def _connect(self) -> PostgresSession:
         options = " ".join(f"-c {name}={value}" for name, value in SESSION_OPTIONS.items())
         given = str(self._address.parameters.get("options") or "")
         parameters = {**self._address.parameters, "application_name": self._title, "options": f"{options} {given}"}
         try:
-            return psycopg.connect(**parameters, autocommit=True, prepare_threshold=None)
+            return PostgresSession.connect(**parameters, autocommit=True, prepare_threshold=None)
         except psycopg.Error as error:
             # Without its traceback, whose frames have the password.
             raise unreachable(self._address, error) from error.with_traceback(None)
@@ -192,13 +204,15 @@ class PostgresConnection:
         with self._errors():
             wanted = self._source.all_tables() if self._has_outbox() else self._source.tables
             self._catalog = {one.name: self._read_table(one) for one in wanted}
-        return [one.table for one in self._catalog.values()]
+        found = [one.table for one in self._catalog.values()]
+        check_types(self._source.types, found)
+        return found
 
-    def _read_table(self, captured: CapturedTable, *, check: bool = True) -> CatalogTable:
+    def _read_table(self, captured: CapturedTable) -> CatalogTable:
         with self._session.transaction():
             # As one moment had it: an ALTER between two of its queries must not go unnoticed.
             self._session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-            return read_table(self._session, self._name, self._source, captured, check=check)
+            return read_table(self._session, self._name, self._source, captured)
 
     def changed_tables(self) -> list[SourceTable]:
         """The tables that are not as they were when they were last described."""
@@ -212,9 +226,9 @@ class PostgresConnection:
                 self._publish()
         return [self._catalog[one.captured.name].table for one in changed]
 
-    def _describe_again(self, former: CatalogTable, *, check: bool = True) -> CatalogTable:
+    def _describe_again(self, former: CatalogTable) -> CatalogTable:
         try:
-            found = self._read_table(former.captured, check=check)
+            found = self._read_table(former.captured)
         except Invalid as error:
             raise renamed_table(self._session, former.captured, former.oid) or error from None
         self._catalog[former.captured.name] = found
@@ -231,6 +245,13 @@ class PostgresConnection:
     def prepare(self) -> str:
         """Make the publication and the slot, unless they exist, and the table of the outbox. The position where the slot
         begins."""
+        for _ in range(3):
+            with suppress(errors.DuplicateObject, errors.DuplicateTable, errors.UniqueViolation):
+                return self._prepare()
+            # Another process made one of the three after it was looked for.
+        return self._prepare()
+
+    def _prepare(self) -> str:
         if self._source.with_outbox and not self._has_outbox():
             with self._errors():
                 self._session.execute(postgres_outbox_sql())
@@ -542,14 +563,24 @@ class PostgresConnection:
             return None
         former = self._catalog[captured.name]
         with self._errors():
-            catalog = self._describe_again(former, check=False)
+            catalog = self._describe_again(former)
             types = read_types(self._session, [(type_oid, modifier) for _, type_oid, modifier in columns])
         if catalog.oid != oid and (schema, name) not in self._by_name:
             # Another table has its name now, which `changed_tables` tells.
             self._catalog[captured.name] = former
             return None
-        if catalog.table.key != former.table.key or not {*catalog.table.key} <= {one for one, _, _ in columns}:
+        if catalog.table.key != former.table.key:
+            check_renamed(catalog.table, {one.number: one.name for one in former.columns})
             raise changed_key(captured, former.table.key, catalog.table.key)
+        names = [one for one, _, _ in columns]
+        if not {*catalog.table.key} <= {*names}:
+            raise Invalid(
+                f'changes of table "{captured.name}" lack its key',
+                detail=f"It is ({', '.join(catalog.table.key)}), they have the columns: {', '.join(names)}. It was changed later. "
+                "Nothing from these changes on was captured.",
+                hint=f"Remove the capture with: mainstem capture drop PROGRAM.py {self._capture}. It then begins with a snapshot "
+                "of the table as it is now.",
+            )
         return catalog.relation(self._source, columns, types, self._mask)
 
     def _refuse(self, table: str, column: str, key: str, error: Unrepresentable) -> Exception:
@@ -734,15 +765,20 @@ class PostgresConnection:
         """Remove slot and publication."""
         self._close_stream()
         with self._errors():
-            deadline = time.monotonic() + SILENT_SECONDS_MAX
+            deadline = time.monotonic() + (SILENT_SECONDS_MAX if in_use else FREED_SECONDS_MAX)
             while (facts := slot_facts(self._session, self._name)) is not None:
                 self._check_own(facts)
                 try:
                     self._session.execute("SELECT pg_drop_replication_slot(%s)", [self._name])
                 except errors.ObjectInUse as error:
-                    if not in_use or time.monotonic() > deadline:
-                        raise unreachable(self._address, error) from error
-                    self._refuse_foreign(end=True)
+                    self._refuse_foreign(end=in_use)
+                    if time.monotonic() > deadline:
+                        raise DatabaseUnavailable(
+                            f'the replication slot "{self._name}" is in use',
+                            detail=f'PostgreSQL says: {self._address.safe(error)}. It is another run of capture "{self._capture}".',
+                            hint=f"Stop that run: mainstem capture stop {self._capture}.",
+                            address=self._address.shown,
+                        ) from error
                     time.sleep(0.05)
             if publication_tables(self._session, self._name) is not None:
                 statement = sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(self._name))

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-import select
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import psycopg
 import pyarrow as pa
 from psycopg import errors, pq, sql
 from pyarrow import csv
 
 if TYPE_CHECKING:
-    from psycopg.pq.abc import PGconn, PGresult
+    from psycopg.pq.abc import PGresult
+
+    from mainstem.capture.postgresql.postgres_session import PostgresSession
 
 __all__ = ["copy_columns", "parse_copy"]
 
@@ -23,14 +23,14 @@ _PARSE = csv.ParseOptions(delimiter="\t", quote_char=False, double_quote=False, 
 
 
 def copy_columns(
-    session: psycopg.Connection[Any], statement: sql.Composed, count: int, bytes_max: int | None = None
+    session: PostgresSession, statement: sql.Composed, count: int, bytes_max: int | None = None
 ) -> tuple[list[pa.BinaryArray], bool]:
     """The columns of a query, as text, and whether rows after `bytes_max` were left out. COPY sends them at a fraction of a query's cost; its rows are taken from libpq, since
     each step of psycopg's own loop costs more than the row."""
     connection = session.pgconn
     # Not exec_(): a call of libpq that waits would stop all threads of the process.
     connection.send_query(sql.SQL("COPY ({}) TO STDOUT").format(statement).as_bytes(session))
-    result = _next_result(connection)
+    result = _next_result(session)
     failed: PGresult | None = None
     if result is not None and result.status != pq.ExecStatus.COPY_OUT:
         failed = result
@@ -44,10 +44,10 @@ def copy_columns(
                 rows.append(bytes(row))
                 total += size
         elif size == 0:
-            _wait_for_input(connection)
+            session.wait_for_input()
         else:
             break
-    while (result := _next_result(connection)) is not None:
+    while (result := _next_result(session)) is not None:
         if result.status != pq.ExecStatus.COMMAND_OK:
             failed = result
     if failed is not None:
@@ -55,19 +55,11 @@ def copy_columns(
     return parse_copy(b"".join(rows), count), cut
 
 
-def _next_result(connection: PGconn) -> PGresult | None:
-    while connection.flush():
-        _wait_for_input(connection)
-    while connection.is_busy():
-        _wait_for_input(connection)
+def _next_result(session: PostgresSession) -> PGresult | None:
+    connection = session.pgconn
+    while connection.flush() or connection.is_busy():
+        session.wait_for_input()
     return connection.get_result()
-
-
-def _wait_for_input(connection: PGconn) -> None:
-    waiting = select.poll()
-    waiting.register(connection.socket, select.POLLIN)
-    waiting.poll()
-    connection.consume_input()
 
 
 def parse_copy(data: bytes, count: int) -> list[pa.BinaryArray]:

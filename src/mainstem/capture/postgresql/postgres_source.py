@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,12 +16,12 @@ import pyarrow as pa
 from psycopg import sql
 
 from mainstem.arguments import checked_call, text
-from mainstem.capture.captured_table import CapturedTable, captured_tables
+from mainstem.capture.captured_table import CapturedTable, captured_tables, column_types
 from mainstem.capture.masked_values import mask_of
 from mainstem.capture.outbox_table import OUTBOX, postgres_outbox_sql
 from mainstem.capture.source import SourceConnection
 from mainstem.errors import Invalid
-from mainstem.log.rows.schema_ddl import schema_from_ddl
+from mainstem.log.rows.schema_ddl import type_to_ddl
 from mainstem.postgres.postgres_address import PostgresAddress
 
 __all__ = ["PostgresSource", "postgres"]
@@ -57,13 +57,7 @@ def postgres(
             detail=f'The source is "{address.shown}".',
             hint='Name them: postgres(url, tables=["customers", "orders"]).',
         )
-    given = {name: schema_from_ddl(f"value {one}").field(0).type for name, one in (types or {}).items()}
-    if unknown := next((name for name in given if not any(name.startswith(f"{one.name}.") for one in named)), None):
-        raise Invalid(
-            f'types names "{unknown}", which is not a column of a captured table',
-            detail=f"The tables are: {', '.join(one.name for one in named)}.",
-            hint='Write table and column with a point: types={"orders.until": "STRING"}.',
-        )
+    given = column_types(types, named)
     if slot is not None and not re.fullmatch(r"[a-z0-9_]{1,63}", slot):
         raise Invalid(
             f'slot "{slot}" is not a name of a replication slot',
@@ -141,8 +135,6 @@ class PostgresSource:
 
     def to_json(self) -> dict[str, Any]:
         """For another process of the same program; it has the password if the address has one."""
-        from mainstem.log.rows.schema_ddl import type_to_ddl
-
         return {
             "kind": self.kind,
             "url": self.address.url,
@@ -169,8 +161,3 @@ def _published(table: CapturedTable) -> sql.Composable:
         return table_name(table)
     # The condition is the user's own SQL.
     return sql.SQL("{} WHERE ({})").format(table_name(table), sql.SQL(table.where))
-
-
-def columns_named(names: Sequence[str]) -> sql.Composed:
-    """Columns in SQL, with commas."""
-    return sql.SQL(", ").join(sql.Identifier(name) for name in names)

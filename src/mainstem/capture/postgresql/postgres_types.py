@@ -106,6 +106,8 @@ class PostgresType(NamedTuple):
     element: int = 0
     # Whether it is an enum, or an array of one.
     enum: bool = False
+    # Of a domain the name of the type under it, without a modifier.
+    base: str = ""
 
 
 class Unrepresentable(Exception):

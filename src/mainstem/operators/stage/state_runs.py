@@ -348,13 +348,21 @@ def _everything(run: RunFile, schema: pa.Schema) -> pa.Table:
 
 
 def _with_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Rows of a run with the columns of the engine: one that the engine got after the run was written is null.
+    """Rows of a run with the columns of the engine: one that the engine got after the run was written is null, and so is a
+    field of a struct that was added since.
 
     A file does not record which columns are not null, as engines' own tables do.
     """
     there = set(rows.column_names)
-    columns = [rows.column(at.name) if at.name in there else pa.nulls(rows.num_rows, at.type) for at in schema]
+    columns = [
+        _of_type(rows.column(at.name), at.type) if at.name in there else pa.nulls(rows.num_rows, at.type)
+        for at in schema
+    ]
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _of_type(column: pa.ChunkedArray, data_type: pa.DataType) -> pa.ChunkedArray:
+    return column if column.type == data_type else column.cast(data_type)
 
 
 def _numbers(rows: pa.Table, name: str) -> Any:

@@ -20,6 +20,7 @@ a row that arrives later is the newer one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -83,6 +84,10 @@ class TableEngine:
 
     def describe(self) -> dict[str, Any]:
         return {"table": str(self.row_type), "order": str(self.order)}
+
+    def takes(self, kept: Mapping[str, Any]) -> bool:
+        """Whether it can use the described state: columns may have been added to the rows, which are null in older ones."""
+        return kept.get("order") == str(self.order) and _is_part(kept.get("table", ""), self.row_type)
 
     def step(self, state: StateTable, rows: pa.Table, clock: BatchClock) -> Step:
         rows = in_log_order(rows)
@@ -194,3 +199,18 @@ class TableEngine:
 
 def _flags(rows: pa.Table, name: str = "deleted") -> Mask:
     return np.asarray(whole(rows.column(name))).astype(np.bool_)
+
+
+def _is_part(described: str, row_type: pa.StructType) -> bool:
+    """Whether a described struct has some of the fields of this one, in the same order, and no others.
+
+    >>> now = pa.struct([("id", pa.int64()), ("city", pa.string()), ("mail", pa.string())])
+    >>> [_is_part(before, now) for before in ("struct<id: int64, city: string>", "struct<id: int32>", "struct<id: int64, old: bool>")]
+    [True, False, False]
+    """
+    rest = described.removeprefix("struct<").removesuffix(">")
+    for field in row_type:
+        text = str(pa.struct([field])).removeprefix("struct<").removesuffix(">")
+        if rest == text or rest.startswith(f"{text}, "):
+            rest = rest[len(text) + 2 :]
+    return not rest
