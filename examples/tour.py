@@ -37,6 +37,7 @@ CHAPTERS = {
         "change_capture",
         "initial_snapshot",
         "outbox",
+        "unbundled_database",
         "several_views",
         "read_your_own_writes",
         "changes_out_of_order",

@@ -10,8 +10,11 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from mainstem.errors import NotFound
+
 if TYPE_CHECKING:
     # For type checkers and editors only.
+    from mainstem.sinks.search_index import SearchIndex
     from mainstem.sinks.store import Store, StoreStatus
     from mainstem.sinks.store_backend import Fence, FenceMoved, Fences, StoreBackend, StoreChange
 
@@ -19,6 +22,7 @@ __all__ = [
     "Fence",
     "FenceMoved",
     "Fences",
+    "SearchIndex",
     "Store",
     "StoreBackend",
     "StoreChange",
@@ -29,6 +33,7 @@ _DEFINED_IN = {
     "Fence": "mainstem.sinks.store_backend",
     "FenceMoved": "mainstem.sinks.store_backend",
     "Fences": "mainstem.sinks.store_backend",
+    "SearchIndex": "mainstem.sinks.search_index",
     "Store": "mainstem.sinks.store",
     "StoreBackend": "mainstem.sinks.store_backend",
     "StoreChange": "mainstem.sinks.store_backend",
@@ -39,7 +44,16 @@ _DEFINED_IN = {
 def __getattr__(name: str) -> object:
     if name not in _DEFINED_IN:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(importlib.import_module(_DEFINED_IN[name]), name)
+    try:
+        found: object = getattr(importlib.import_module(_DEFINED_IN[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name != "tantivy":
+            raise
+        raise NotFound(
+            "the library of search indexes is not installed",
+            detail=f"{error}.",
+            hint='Install it: pip install "mainstem[search]".',
+        ) from error
     globals()[name] = found
     return found
 
