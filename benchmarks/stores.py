@@ -139,6 +139,43 @@ def write_bare(address: str, name: str, given: list[pa.Table]) -> None:
                     connection.execute(f"DELETE FROM {name} WHERE id = ANY(%s)", [gone])
 
 
+# Delta
+
+
+def delta(given: list[pa.Table], folder: Path) -> Iterator[Figure]:
+    from mainstem.sinks.delta_store import DeltaStore
+
+    number = 0
+
+    def ours() -> None:
+        nonlocal number
+        number += 1
+        through_store(DeltaStore(folder / f"ours_{number}"), given, str(folder / f"home_of_delta_{number}"))
+
+    def bare() -> None:
+        nonlocal number
+        number += 1
+        merge_bare(folder / f"bare_{number}", given)
+
+    yield measured("delta", ours, bare)
+
+
+def merge_bare(path: Path, given: list[pa.Table]) -> None:
+    from deltalake import DeltaTable, Schema
+
+    schema = pa.schema([field for field in SCHEMA if field.name != "record"])
+    table = DeltaTable.create(path, Schema.from_arrow(schema))
+    columns = {f"o.{name}": f"n.{name}" for name in schema.names}
+    for rows in given:
+        written, gone = split(rows)
+        marked = [part.append_column("gone", pa.array([bool(place)] * part.num_rows)) for place, part in enumerate(
+            [written, pa.table({"id": pa.array(gone, pa.int64())})]
+        )]  # fmt: skip
+        source = pa.concat_tables(marked, promote_options="default")
+        merge = table.merge(source, "o.id = n.id", source_alias="n", target_alias="o").when_matched_delete("n.gone")
+        merge.when_matched_update(columns).when_not_matched_insert(columns, "NOT n.gone").execute()
+
+
 # Redis
 
 
@@ -201,7 +238,11 @@ def measured(name: str, ours: Callable[[], None], bare: Callable[[], None]) -> F
     return Figure(f"{name} against its bare client, CPU", mine / theirs, at_most=GOAL, detail=detail, facts=facts)
 
 
-STORES: dict[str, Callable[[list[pa.Table], Path], Iterator[Figure]]] = {"postgres": postgres, "redis": redis}
+STORES: dict[str, Callable[[list[pa.Table], Path], Iterator[Figure]]] = {
+    "delta": delta,
+    "postgres": postgres,
+    "redis": redis,
+}
 
 
 def main() -> None:

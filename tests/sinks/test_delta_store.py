@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import uuid
@@ -19,8 +20,8 @@ from deltalake.schema import PrimitiveType
 
 from mainstem.errors import Conflict, DiskFull, Invalid, Unavailable
 from mainstem.sinks.delta_store import DeltaStore
-from mainstem.sinks.store_backend import FenceMoved
-from mainstem.testing.store_contract import SCHEMA, StoreContract, StoreTrial, batch_of, changes, rows_after
+from mainstem.sinks.store_backend import FenceMoved, StoreChange
+from mainstem.testing.store_contract import SCHEMA, VALUES, StoreContract, StoreTrial, batch_of, changes, rows_after
 from tests.sinks.delta_writers import (
     BATCHES,
     TwoCommits,
@@ -73,6 +74,26 @@ def test_without_a_key_rows_are_appended(tmp_path: Path) -> None:
     assert following.finish()
     assert trial.rows() == {7: "b"}
     assert table_in(tmp_path).to_pyarrow_table().num_rows == 1
+
+
+def test_keys_of_every_type_find_their_rows(tmp_path: Path) -> None:
+    for number, (data_type, given) in enumerate(VALUES):
+        if pa.types.is_nested(data_type):
+            continue
+        schema = pa.schema([("id", data_type), ("title", pa.string()), SCHEMA.field("record")])
+        trial = trial_in(tmp_path / str(number))
+        writer = trial.begin(1, schema=schema)
+        for batch in range(2):
+            rows = [(value, f"{value!r} {batch}", "insert") for value in given]
+            trial.write(writer, batch, changes(rows, schema, first=1_000 * batch))
+        values = list({repr(value): value for value in given}.values())
+        assert trial.store.to_arrow().num_rows == len(values)
+        for value in [*values[:5], values[-1]] if len(values) > 5 else values:
+            found = trial.store.get(value)
+            assert found is not None, (data_type, value)
+            assert found["title"] == f"{value!r} 1"
+            trial.write(writer, trial.store.status.batch + 1, changes([(value, None, "delete")], schema, first=5_000))
+            assert trial.store.get(value) is None, (data_type, value)
 
 
 # What others do
@@ -247,6 +268,50 @@ def test_odd_paths_are_paths(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 3
 
 
+def test_features_that_deltalake_has_not_are_said_and_nothing_is_removed(tmp_path: Path) -> None:
+    trial = trial_in(tmp_path)
+    writer = trial.begin(1)
+    trial.write(writer, 0, batch_of(0))
+    for feature in ("typeWidening", "unheardOf"):
+        entry = tmp_path / f"lake/tried/_delta_log/{table_in(tmp_path).version() + 1:020}.json"
+        features = {"readerFeatures": [feature], "writerFeatures": [feature]}
+        entry.write_text(json.dumps({"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}}) + "\n")
+        with pytest.raises(Invalid, match="features"):
+            trial.write(writer, 1, batch_of(1))
+    with pytest.raises(Invalid, match="features"):
+        trial.begin(2)
+    assert [path.name for path in (tmp_path / "lake").iterdir()] == ["tried"]
+    assert entry.exists()
+
+
+@pytest.mark.parametrize("times", [1, 100])
+def test_a_commit_by_others_in_between_makes_a_batch_be_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    trial = trial_in(tmp_path, ())
+    writer = trial.begin(1)
+    trial.write(writer, 0, batch_of(0))
+    write, left = DeltaStore._write, [times]
+
+    def write_late(store: DeltaStore, table: DeltaTable, change: StoreChange) -> None:
+        if left[0]:
+            left[0] -= 1
+            write_deltalake(
+                table.table_uri, pa.table({"id": pa.array([], pa.int64())}), mode="append", schema_mode="merge"
+            )
+        write(store, table, change)
+
+    monkeypatch.setattr(DeltaStore, "_write", write_late)
+    if times == 1:
+        trial.write(writer, 1, batch_of(1))
+    else:
+        with pytest.raises(Unavailable, match="others commit"):
+            trial.write(writer, 1, batch_of(1))
+    monkeypatch.undo()
+    assert trial.store.reached(1) == (1 if times == 1 else 0)
+    assert trial.store.to_arrow().num_rows == (22 if times == 1 else 11)
+
+
 def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trial = trial_in(tmp_path)
     writer = trial.begin(1)
@@ -299,6 +364,8 @@ def test_a_damaged_table_is_empty_and_can_be_filled_again(tmp_path: Path, damage
     assert isinstance(writer.find_change(), Unavailable)
     trial.go_on(2, 3)
     assert trial.rows() == rows_after(3)
+    # Whatever it was, it was somebody's.
+    assert (tmp_path / "lake/.tried.damaged").exists() == (damage != "folder")
 
 
 def test_small_files_are_compacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -314,6 +314,21 @@ def test_what_a_search_has_opened_stays_readable_while_the_index_is_replaced(tmp
     trial.close()
 
 
+def test_what_a_killed_commit_left_does_not_stop_the_next_one(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    trial_in(tmp_path / "one").go_on(1, 3)
+    shutil.copytree(tmp_path / "one", tmp_path / "other")
+    trial_in(tmp_path / "other").begin(2)
+    # As if that commit had ended before it replaced meta.json: tantivy gives the next one the same numbers.
+    killed, following = (index_of(tmp_path / name) / "v1" for name in ("other", "one"))
+    left = [path for path in killed.glob("*.del") if not (following / path.name).exists()]
+    assert left
+    for path in (*left, killed / ".managed.json"):
+        shutil.copy(path, following / path.name)
+    trial_in(tmp_path / "one").go_on(2, 5)
+    assert trial_in(tmp_path / "one").rows() == rows_after(5)
+
+
 # One writer
 
 
@@ -432,6 +447,8 @@ def kill_writers(folder: Path, kills: int, kind: type[SearchFolder] = SearchFold
         searched = trial.backend.search("batch", limit=1000).to_pylist()
         return trial.store.reached(1), trial.rows(), {row["id"]: row["title"] for row in searched}
 
+    # What is imported here, no child has to import: so it is killed while it writes. In another folder, see `in_child`.
+    trial_in(folder / "warm").go_on(1, 0)
     for kill in range(kills):
         if violations and kind is not SearchFolder:
             break  # One is enough.

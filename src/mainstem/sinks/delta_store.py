@@ -2,6 +2,7 @@
 
     lake/products              the table: the flow's columns, and whatever others added
     lake/.products.next        the next version, while the store is filled again
+    lake/.products.damaged     what was in the way, the last time that the table could not be read
 
 A batch is one Delta commit, with the fence in it (`delta_fence`). It must come right after the table version in which the fence
 was read, so of two writers one wins; if the other one was somebody's OPTIMIZE, the batch is tried again. To switch, one commit
@@ -10,6 +11,7 @@ overwrites the table with the rows of the next version: readers see all of it or
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +26,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolErr
 from mainstem.arguments import path_text
 from mainstem.crash_points import reach
 from mainstem.durable_files import REAL_FILES
-from mainstem.errors import Conflict, DiskFull, Invalid, NotFound, Unavailable
+from mainstem.errors import Conflict, DiskFull, Invalid, MainstemError, NotFound, Unavailable
 from mainstem.log.rows.column_types import inner_fields, is_nested
 from mainstem.log.rows.schema_ddl import type_to_ddl
 from mainstem.sinks.delta_fence import facts_property, facts_text, fence_properties, has_fence, owner, read_fence
@@ -43,6 +45,8 @@ from mainstem.sinks.store_backend import Copy, Fence, FenceMoved, Fences, StoreC
 
 __all__ = ["DeltaStore"]
 
+logger = logging.getLogger("mainstem.store")
+
 # Delta allows no others without column mapping, which many readers lack.
 REFUSED_CHARACTERS = " ,;{}()\n\r\t="
 # Deltalake confuses such paths with URLs, and may then write somewhere else.
@@ -53,7 +57,9 @@ ATTEMPTS_MAX = 20
 COMPACT_EVERY, FILES_MIN = 50, 10
 # Removes files that no table version of the last week has, which is Delta's default.
 VACUUM_EVERY = 1_000
-# Messages of errors that pass: they say nothing about the table.
+# In messages of errors about features of Delta that deltalake has not: the table is whole.
+UNSUPPORTED = "Unsupported"
+# In messages of errors that pass: they say nothing about the table.
 PASSING = ("No space left", "Disk quota", "Too many open files", "Permission denied", "Input/output error", "timed out")
 
 
@@ -132,11 +138,11 @@ class DeltaStore:
         try:
             return DeltaTable(path)
         except (DeltaError, OSError) as error:
-            if any(text in str(error) for text in PASSING):
+            if any(text in str(error) for text in (*PASSING, UNSUPPORTED)):
                 raise
             if is_empty(path) or was_ours(path):
                 return None
-            raise self._foreign(f"It has files and no Delta table that can be read: {error}.") from error
+            raise self._foreign(f"It has files and no Delta table that can be read: {_first_line(error)}.") from error
 
     def _fence_of(self, table: DeltaTable) -> Fence | None:
         if not has_fence(table):
@@ -177,8 +183,9 @@ class DeltaStore:
             with folder_lock(f"{self._folder}/.{self._name}.lock"):
                 if (found := self._fence(copy)) is not None:
                     raise FenceMoved(found)
-                # Ours and damaged.
-                self._remove(path)
+                # Ours and damaged: kept, until the next one that is.
+                self._move(path, damaged := f"{self._folder}/.{self._name}.damaged")
+                logger.warning('%s was damaged, and is filled again; it is kept as "%s"', self.location, damaged)
         try:
             DeltaTable.create(
                 path,
@@ -206,7 +213,9 @@ class DeltaStore:
                 if self._prepare(table, change):
                     continue
                 self._write(table, change)
-            except CommitFailedError:
+            except CommitFailedError as error:
+                if UNSUPPORTED in str(error):
+                    raise
                 continue
             path = self._path(change.copy)
             sync_commit(path, version + 1)
@@ -306,7 +315,9 @@ class DeltaStore:
                     write_deltalake(
                         table, rows, mode="overwrite", schema_mode="overwrite", commit_properties=properties
                     )
-            except CommitFailedError:
+            except CommitFailedError as error:
+                if UNSUPPORTED in str(error):
+                    raise
                 continue
             sync_commit(self.path, version + 1)
             return
@@ -338,11 +349,13 @@ class DeltaStore:
 
     def _remove(self, path: str) -> None:
         """Remove a folder; if killed, no half of it is left in its place."""
-        gone = f"{self._folder}/.{self._name}.removed"
+        self._move(path, gone := f"{self._folder}/.{self._name}.removed")
         shutil.rmtree(gone, ignore_errors=True)
+
+    def _move(self, path: str, to: str) -> None:
+        shutil.rmtree(to, ignore_errors=True)
         with suppress(FileNotFoundError):
-            os.rename(path, gone)
-        shutil.rmtree(gone, ignore_errors=True)
+            os.rename(path, to)
 
     def _remove_leftover(self, live: Fence) -> None:
         if os.path.isdir(self._path("beside")):
@@ -381,7 +394,7 @@ class DeltaStore:
             except (TableNotFoundError, FileNotFoundError, pa.ArrowException) as error:
                 raise NotFound(
                     f"{self.location} is not there, or not as the flow has made it",
-                    detail=f"Delta says: {error}.",
+                    detail=f"Delta says: {_first_line(error)}.",
                     hint="Run its flow: it fills it from the log.",
                 ) from error
 
@@ -393,28 +406,34 @@ class DeltaStore:
         """Raises the errors of Delta as our own."""
         try:
             yield
-        except DeltaProtocolError as error:
-            raise Invalid(
-                f"{self.location} uses features of Delta that cannot be read or written here",
-                detail=f"Delta says: {error}.",
-                hint="Somebody turned them on (deletion vectors, column mapping, ...). Turn them off, or move the folder away: "
-                "the flow creates it, and fills it from the log.",
-            ) from error
         except (DeltaError, OSError) as error:
-            if isinstance(error, Unavailable):
+            if isinstance(error, MainstemError):
                 raise
-            if any(text in str(error) for text in PASSING[:2]):
+            said = _first_line(error)
+            if isinstance(error, DeltaProtocolError) or UNSUPPORTED in said:
+                raise Invalid(
+                    f"{self.location} uses features of Delta that cannot be read or written here",
+                    detail=f"Delta says: {said}.",
+                    hint="Somebody turned them on (deletion vectors, column mapping, ...). Turn them off, or move the folder away: "
+                    "the flow creates it, and fills it from the log.",
+                ) from error
+            if any(text in said for text in PASSING[:2]):
                 raise DiskFull(
                     f"no space left for {self.location}",
-                    detail=f'Delta says "{error}". Nothing of the batch was written.',
+                    detail=f'Delta says "{said}". Nothing of the batch was written.',
                     hint="Free space on its disk; the batch is written again when the flow continues.",
                     path=self.path,
                 ) from error
             raise Unavailable(
                 f"{self.location} cannot be read or written now",
-                detail=f"Delta says: {error}.",
+                detail=f"Delta says: {said}.",
                 hint="Check who else writes it. Nothing is lost: a batch that was not committed is written again.",
             ) from error
+
+
+def _first_line(error: Exception) -> str:
+    """What an error of Delta says, without the backtrace that follows."""
+    return str(error).partition("\n")[0]
 
 
 # A commit that fails if any other has come in between.

@@ -366,6 +366,8 @@ class SearchFolder:
         # Opened again: what is open may know files that a restored folder lacks.
         writer = tantivy.Index.open(path).writer(HEAP_BYTES, 1)
         try:
+            # Files of a commit that was killed: this one may have the same numbers, and so the same names.
+            writer.garbage_collect_files()
             if change is not None:
                 self._write_rows(writer, change)
             writer.delete_documents_by_term("key", FENCE_KEY)
