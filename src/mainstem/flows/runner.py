@@ -529,21 +529,24 @@ class RunningFlows:
             query.stop()
         handle.become("running" if catch_up is None else "catching up")
         seconds: Any = LOOK_SECONDS if catch_up is None else SWITCH_SECONDS  # PySpark takes parts of a second too
-        looked_at = time.monotonic()
-        while not query.awaitTermination(seconds):
-            if fill is not None and time.monotonic() - looked_at >= STORE_SECONDS:
-                handle.raised = handle.raised or fill.find_change()
-                looked_at = time.monotonic()
-            if (
-                handle.raised is not None
-                or self._heed_wish(handle)
-                or (catch_up is not None and catch_up.over)
-                or self._replaced(handle, run)
-            ):
-                with handle.pace.hurry():
-                    query.stop()
-        if handle.raised is not None:
-            raise handle.raised
+        changed, looked_at = None, time.monotonic()
+        try:
+            while not query.awaitTermination(seconds):
+                if fill is not None and changed is None and time.monotonic() - looked_at >= STORE_SECONDS:
+                    changed, looked_at = fill.find_change(), time.monotonic()
+                if (
+                    changed is not None
+                    or self._heed_wish(handle)
+                    or (catch_up is not None and catch_up.over)
+                    or self._replaced(handle, run)
+                ):
+                    with handle.pace.hurry():
+                        query.stop()
+        finally:
+            # Whatever the stop did to the batch.
+            handle.raised = changed or handle.raised
+        if changed is not None:
+            raise changed
         if not handle.stopping.is_set():
             # Within one session Spark itself stops a query when another one uses its checkpoint.
             check_epoch(self._stem.home, run)
