@@ -20,7 +20,7 @@ help: ## print the targets
 setup: $(TEST_STAMP) ## make .venv with all that tests need; `make demo` and `make tour` install less
 
 $(STAMP): pyproject.toml constraints.txt scripts/make_environment
-	@scripts/make_environment .venv spark "Mainstem, Spark and Java (1 GB, about a minute)"
+	@scripts/make_environment .venv delta,search,spark "Mainstem, Spark and Java (1 GB, about a minute)"
 	@touch $(STAMP)
 
 $(TEST_STAMP): $(STAMP) scripts/fetch_jars scripts/system_packages

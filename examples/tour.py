@@ -32,10 +32,12 @@ CHAPTERS = {
         "constant_cost",
     ],
     "Databases and streams": [
+        "dual_write_race",
         "compacted_log_is_a_table",
         "change_capture",
         "initial_snapshot",
         "outbox",
+        "unbundled_database",
         "several_views",
         "read_your_own_writes",
         "changes_out_of_order",

@@ -18,12 +18,13 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ForwardRef
 
 import mainstem
 import mainstem.capture
 import mainstem.errors
 import mainstem.operators
+import mainstem.sinks
 import mainstem.testing
 from mainstem.durations import show_duration
 
@@ -35,10 +36,20 @@ CHAPTERS = {
     "Opening a home": ["open", "Mainstem"],
     "Topics": ["Topic", "AppendResult", "Keep", "Producer", "Transaction"],
     "Readers": ["Member", "Queue", "Message", "Backoff", "Lag"],
-    "Programs and views": ["Flow", "View", "Capture"],
+    "Programs and views": ["Flow", "View", "Capture", "Comparison", "Difference"],
 }
 # Classes that a program makes itself; all others are returned by methods.
-MADE_BY_USERS = {"Backoff", "Capture", "CapturedTable", "Flow", "Keep", "TestStream", "TestStreams"}
+MADE_BY_USERS = {
+    "Backoff",
+    "Capture",
+    "CapturedTable",
+    "FenceMoved",
+    "Fences",
+    "Flow",
+    "Keep",
+    "TestStream",
+    "TestStreams",
+}
 # Attributes that `__init__` sets, and that the docstring does not list.
 ATTRIBUTES = {"FlowHandle": {"state": "str", "error": "FlowFailed | None", "progress": "FlowProgress"}}
 # Methods that other parts of Mainstem call.
@@ -54,6 +65,8 @@ INTERNAL = {
     "ScriptedRows": {"columns", "isStreaming", "mapped", "through", "transformed"},
     "SparkTopic": {"shown_schema"},
     "SparkView": {"version"},
+    "Store": {"at_version", "follows_record", "reached", "table_writer"},
+    "StoreContract": {"check_random_changes", "kill", "trial"},
     "TestStream": {"topic"},
     "Topic": {"open_queue"},
     "TopicSettings": {"alter", "of", "schema_of", "schema_version", "stored_schema", "with_codec"},
@@ -61,6 +74,8 @@ INTERNAL = {
     "View": {"changes_between", "close", "id", "kind", "last_position", "snapshot", "status", "watch"},
 }
 INTERNAL_ANYWHERE = {"accept", "from_json", "to_json", "writer"}
+# A store of one's own keeps fences.
+SHOWN = {"Fence": {"from_json", "to_json"}}
 
 
 def pages() -> dict[str, str]:
@@ -71,13 +86,14 @@ def pages() -> dict[str, str]:
     chapters["Returned objects"] = [entry(kind, kind.__name__, "") for kind in returned]
     operators = [entry(getattr(mainstem.operators, n), n, "mainstem.operators") for n in mainstem.operators.__all__]
     capture = [entry(getattr(mainstem.capture, n), n, "mainstem.capture") for n in mainstem.capture.__all__]
+    sinks = [entry(getattr(mainstem.sinks, n), n, "mainstem.sinks") for n in mainstem.sinks.__all__]
     testing = [entry(getattr(mainstem.testing, n), n, "mainstem.testing") for n in mainstem.testing.__all__]
     return {
         "python.md": page(
             "Python: home, log, programs",
             "The names of `mainstem`, and the classes that their methods return. Further pages: [operators]"
-            "(python_operators.md), [capture](python_capture.md), [testing](python_testing.md), [errors](python_errors.md). A duration is text such "
-            'as `"10 minutes"`, or a `timedelta`; a position is one of [these](../guides/reading.md#where-to-start-and-stop).',
+            "(python_operators.md), [capture](python_capture.md), [sinks](python_sinks.md), [testing](python_testing.md), [errors](python_errors.md). A duration "
+            'is text such as `"10 minutes"`, or a `timedelta`; a position is one of [these](../guides/reading.md#where-to-start-and-stop).',
             chapters,
         ),
         "python_operators.md": page(
@@ -89,6 +105,11 @@ def pages() -> dict[str, str]:
             "Python: capture",
             "The names of `mainstem.capture`; see the [guide](../guides/capture.md).",
             {"": capture},
+        ),
+        "python_sinks.md": page(
+            "Python: sinks",
+            "The names of `mainstem.sinks`: [stores](../guides/stores.md), and what a [store of your own](../guides/own_store.md) needs.",
+            {"": sinks},
         ),
         "python_testing.md": page(
             "Python: testing",
@@ -111,7 +132,11 @@ class Entry:
     def heading(self) -> str:
         """Anchors have neither case nor dots: those of `Process` and `process`, of `TopicSettings` and `Topic.settings`,
         would be the same."""
-        return f"{self.name} (class)" if self.name in ("Process", "RunningFlows", "TopicSettings") else self.name
+        return (
+            f"{self.name} (class)"
+            if self.name in ("Process", "RunningFlows", "StoreStatus", "TopicSettings")
+            else self.name
+        )
 
 
 def anchor(heading: str) -> str:
@@ -180,9 +205,9 @@ def entry(value: Any, name: str, module: str) -> Entry:
 
 def members(kind: type) -> Iterator[tuple[str, str, Callable[..., Any]]]:
     """Public methods and properties of a class in the order of its source, with those that it adds to a public base."""
-    hidden = INTERNAL.get(kind.__name__, set()) | INTERNAL_ANYWHERE
+    hidden = (INTERNAL.get(kind.__name__, set()) | INTERNAL_ANYWHERE) - SHOWN.get(kind.__name__, set())
     for name, value in vars(kind).items():
-        if (name.startswith("_") and name != "__getitem__") or name in hidden:
+        if (name.startswith(("_", "test_")) and name != "__getitem__") or name in hidden:
             continue
         if isinstance(value, property) and value.fget:
             yield name, "property", value.fget
@@ -230,6 +255,8 @@ def code(name: str, signature: inspect.Signature, *, skip_first: bool, brackets:
 
 
 def annotation(value: Any) -> str:
+    if isinstance(value, ForwardRef):
+        return value.__forward_arg__
     return value if isinstance(value, str) else getattr(value, "__name__", str(value))
 
 
@@ -268,7 +295,7 @@ def described(text: str) -> list[str]:
 
 def returned_classes() -> set[type]:
     """Classes of Mainstem that public methods return, and theirs, as far as a program can get hold of them."""
-    known = {name for names in CHAPTERS.values() for name in names} | {"Sink"}
+    known = {name for names in CHAPTERS.values() for name in names} | {"Sink", *mainstem.sinks.__all__}
     found: set[type] = set()
     waiting = [getattr(mainstem, name) for names in CHAPTERS.values() for name in names]
     while waiting:

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         Unavailable,
         ViewNotFound,
     )
+    from mainstem.flows.compared_tables import Comparison, Difference
     from mainstem.flows.flow import Flow
     from mainstem.log.append_result import AppendResult
     from mainstem.log.backoff import Backoff
@@ -73,6 +74,7 @@ __all__ = [
     "BeyondEnd",
     "BrokerUnavailable",
     "Capture",
+    "Comparison",
     "Conflict",
     "Corrupt",
     "CorruptBlock",
@@ -81,6 +83,7 @@ __all__ = [
     "CorruptSegment",
     "CorruptView",
     "DatabaseUnavailable",
+    "Difference",
     "DiskFull",
     "FellOff",
     "Fenced",
@@ -122,6 +125,8 @@ __all__ = [
 _DEFINED_IN = {
     "Backoff": "mainstem.log.backoff",
     "Capture": "mainstem.capture.capture",
+    "Comparison": "mainstem.flows.compared_tables",
+    "Difference": "mainstem.flows.compared_tables",
     "Flow": "mainstem.flows.flow",
     "Keep": "mainstem.log.keep_rule",
     "Lag": "mainstem.log.lag",

@@ -119,6 +119,16 @@ def test_tables_that_cannot_be_compared_are_refused(stem: Mainstem) -> None:
         stem.compare(one, {"id": 1})
 
 
+def test_nothing_is_said_of_how_rows_lie_in_memory(stem: Mainstem, capfd: pytest.CaptureFixture[str]) -> None:
+    topics = [stem.create_topic(name, schema="id BIGINT, title STRING", key="id") for name in ("products", "copies")]
+    for number, topic in enumerate(topics):
+        for title in ("a" * number, "bc"):
+            topic.append([{"id": 1, "title": title}, {"id": 2, "title": title}])
+            stem.compare(*topics, wait="0 seconds")
+    assert stem.compare(*topics).equal
+    assert capfd.readouterr().err == ""
+
+
 # The command
 
 

@@ -12,6 +12,7 @@ import pytest
 import mainstem
 import mainstem.capture
 import mainstem.operators
+import mainstem.sinks
 import mainstem.testing
 
 REPOSITORY = Path(__file__).parent.parent.parent
@@ -19,6 +20,7 @@ MODULES = {
     "python": mainstem,
     "python_capture": mainstem.capture,
     "python_operators": mainstem.operators,
+    "python_sinks": mainstem.sinks,
     "python_testing": mainstem.testing,
 }
 
@@ -54,6 +56,7 @@ def test_every_public_name_is_on_a_page():
     assert set(mainstem.__all__) - errors - headings("python") == set()
     assert headings("python_operators") == set(mainstem.operators.__all__)
     assert headings("python_capture") == set(mainstem.capture.__all__)
+    assert headings("python_sinks") == set(mainstem.sinks.__all__)
     assert headings("python_testing") == set(mainstem.testing.__all__)
 
 
@@ -65,7 +68,9 @@ def test_no_two_names_of_a_page_share_an_anchor(reference, name):
 
 
 @pytest.mark.parametrize(
-    "module", [mainstem.capture, mainstem.operators, mainstem.testing], ids=lambda module: module.__name__
+    "module",
+    [mainstem.capture, mainstem.operators, mainstem.sinks, mainstem.testing],
+    ids=lambda module: module.__name__,
 )
 def test_every_public_name_of_a_module_shows_an_example(module):
     without = [name for name in module.__all__ if ">>> " not in (inspect.getdoc(getattr(module, name)) or "")]

@@ -76,7 +76,15 @@ _COPIES: tuple[Copy, ...] = ("live", "beside")
 
 @checked_calls
 class SearchIndex(Store):
-    """A full-text index that a flow keeps current; created by `stem.search_index(...)`."""
+    """A full-text index that a flow keeps current; created by `stem.search_index(...)`. A store with a search.
+
+    >>> import tempfile
+    >>> import mainstem
+    >>> stem = mainstem.open(tempfile.mkdtemp())
+    >>> index = stem.search_index("products", key="id", text=["title", "description"])
+    >>> index.name, index.status.state
+    ('search.products', 'empty')
+    """
 
     def search(self, words: str, *, limit: int = 10, offset: int = 0) -> list[dict[str, Any]]:
         """The rows with all these words, each in any of the text columns, with their `score` (BM25), best first.

@@ -29,7 +29,12 @@ __all__ = ["Store", "StoreStatus", "offsets_reached", "store_name"]
 @dataclass(frozen=True)
 class StoreStatus:
     """A store now. `state`: "empty", "filling" (readers do not see everything yet) or "current"; `batch`: the last one that is
-    in it, -1 if none; `offsets`: what it has applied; `next_version`: the one that is being filled beside it, if any."""
+    in it, -1 if none; `offsets`: what it has applied; `next_version`: the one that is being filled beside it, if any.
+
+    >>> status = StoreStatus("cache", "...", "current", version=1, batch=17, flow="cache", offsets={"orders": {0: 420}}, applied_at=None)
+    >>> status.state, status.offsets["orders"]
+    ('current', {0: 420})
+    """
 
     name: str
     location: str
@@ -48,6 +53,12 @@ class Store:
 
     If the store loses data (it was restored from a backup, failed over, or keeps nothing on disk), its flow fills it again
     from the log. Columns that others added to it are left alone.
+
+    >>> import tempfile
+    >>> import mainstem
+    >>> stem = mainstem.open(tempfile.mkdtemp())
+    >>> stem.postgres("postgresql://writer@db/shop", "products", key="id")
+    <store "postgres.products" in postgresql://writer@db:5432/shop, table "products">
     """
 
     kind = "store"
@@ -216,7 +227,10 @@ class Store:
         columns = self._columns(schema)
         self.backend.check(columns, self.key)
         self._check_fits(self.backend.fences(), columns)
-        return StoreWriter(self.name, self.backend, run, columns, self.key, self._identity, self._clock)
+        return StoreWriter(
+            self.name, self.backend, run, columns, self.key, self._identity, self._clock,
+            takes_over=not self.follows_record,
+        )  # fmt: skip
 
     def reached(self, version: int) -> int:
         """The last batch of a version that is in the store; -1 if none is."""

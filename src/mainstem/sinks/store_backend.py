@@ -29,7 +29,12 @@ Copy = Literal["live", "beside"]
 
 @dataclass(frozen=True)
 class Fence:
-    """Which flow writes a copy, and how far it is."""
+    """Which flow writes a copy, and how far it is. A store keeps it beside its rows, for example as JSON.
+
+    >>> fence = Fence("home", "products", 1, 7, ("id",), "id BIGINT, title STRING", batch=17)
+    >>> fence.schema.names, fence.filling
+    (['id', 'title'], True)
+    """
 
     # The identity of the home's log.
     home: str
@@ -51,10 +56,11 @@ class Fence:
 
     @property
     def schema(self) -> pa.Schema:
+        """The columns that the flow writes, as an Arrow schema."""
         return schema_from_ddl(self.columns)
 
     def to_json(self) -> str:
-        """As text, for a store that has nothing better.
+        """As text.
 
         >>> fence = Fence("h", "f", 1, 7, ("id",), "id BIGINT", 3, {"orders": {0: 12}})
         >>> Fence.from_json(fence.to_json()) == fence
@@ -64,6 +70,7 @@ class Fence:
 
     @classmethod
     def from_json(cls, text: str) -> Fence:
+        """From the text of `to_json`."""
         facts = json.loads(text)
         offsets = {
             topic: {int(number): end for number, end in ends.items()} for topic, ends in facts["offsets"].items()
@@ -72,17 +79,27 @@ class Fence:
 
 
 class Fences(NamedTuple):
-    """The fences of both copies; None where there is no copy."""
+    """The fences of both copies; None where there is no copy.
+
+    >>> Fences(live=None, beside=None).of("live") is None
+    True
+    """
 
     live: Fence | None
     beside: Fence | None
 
     def of(self, copy: Copy) -> Fence | None:
+        """The fence of a copy."""
         return self.live if copy == "live" else self.beside
 
 
 class FenceMoved(Exception):
-    """The fence is not the expected one: nothing was changed."""
+    """The fence is not the expected one: nothing was changed. Raised by a backend, caught by the flow.
+
+    >>> raise FenceMoved(None)
+    Traceback (most recent call last):
+    mainstem.sinks.store_backend.FenceMoved: None
+    """
 
     def __init__(self, found: Fence | None) -> None:
         super().__init__(found)
@@ -94,6 +111,11 @@ class StoreChange:
     """What is changed in one commit: the fence, and rows if any. One row for each key; keys to delete have only the key.
 
     Without an expected fence the copy is created. A new fence may have more columns than the expected one: they are added.
+
+    >>> first = Fence("home", "products", 1, 7, ("id",), "id BIGINT")
+    >>> change = StoreChange("live", expected=None, fence=first)
+    >>> change.upserts is None
+    True
     """
 
     copy: Copy
@@ -108,6 +130,11 @@ class StoreBackend(Protocol):
 
     Raises `Unavailable` while the store cannot be reached: the flow tries again later. After that the outcome of a commit
     may be unknown; the fence tells.
+
+    >>> from mainstem.sinks.postgres_store import PostgresStore
+    >>> backend: StoreBackend = PostgresStore("postgresql://writer@db/shop", "products")
+    >>> backend.location
+    'postgresql://writer@db:5432/shop, table "products"'
     """
 
     @property
@@ -118,13 +145,13 @@ class StoreBackend(Protocol):
     keyless: bool
 
     def check(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
-        """Raise `Invalid` if the store cannot have such columns. Asks nobody."""
+        """Raise `Invalid` if the store cannot have such columns. Connects to nothing."""
 
     def unfit(self, column: pa.Array, field: pa.Field, key: tuple[str, ...]) -> Mapping[int, str]:
         """The rows with a value that the store cannot hold, each with the reason."""
 
     def fences(self) -> Fences:
-        """The fences; raises `Conflict` if there is something that is not ours where the rows would be."""
+        """The fences; raises `Conflict` if something that no flow has written is where the rows would be."""
 
     def commit(self, change: StoreChange) -> None:
         """Change rows and fence in one durable commit, or raise `FenceMoved`."""

@@ -43,13 +43,17 @@ class StoreWriter:
         key: tuple[str, ...],
         home: str,
         clock: Clock,
+        *,
+        takes_over: bool = True,
     ) -> None:
+        """`takes_over`: a version other than the live one may replace that of another flow, as in a rebuild by hand."""
         self._name = name
         self._backend = backend
         self._run = run
         self._schema = schema
         self._home = home
         self._clock = clock
+        self._takes_over = takes_over
         # What the store has, or, while a commit is under way, may have.
         self._possible: tuple[Fence | None, ...] = ()
         self._copy: Copy = "live"
@@ -92,6 +96,8 @@ class StoreWriter:
                 detail=f"It was filled again from a newer copy of this home. It is in {self._backend.location}.",
                 hint=f"Restore that copy of the home, or fill the store again: mainstem store rebuild {self._name} --program FILE",
             )
+        if not self._takes_over:
+            self._check_owner(fences.live)
         if fences.beside is not None and fences.beside.version == self._run.version:
             return "beside", fences.beside
         return "beside", None

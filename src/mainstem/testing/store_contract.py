@@ -131,7 +131,16 @@ ODD = [
 class StoreContract(ABC):
     """Each batch once, whole or not at all, by the latest run alone; what it lost is noticed; what it shows is exact.
 
-    A subclass says how the store that belongs to a folder is opened, and how it is saved and set back.
+    A subclass says how the store that belongs to a folder is opened, and how it is saved and set back. Its name begins with
+    "Test", so that pytest finds it. A process of its own is killed `kills` times at each of the `points`.
+
+    >>> class TestMyStore(StoreContract):
+    ...     def opens_with(self, folder):
+    ...         return "shop.my_store:MyStore", {"path": str(folder / "rows.db")}
+    ...     def save(self, folder):
+    ...         return (folder / "rows.db").read_bytes()
+    ...     def restore(self, folder, saved):
+    ...         (folder / "rows.db").write_bytes(saved)
     """
 
     kills: ClassVar[int] = 3
@@ -259,24 +268,28 @@ class StoreContract(ABC):
             trial.close()
 
     def test_keys_of_several_columns(self, tmp_path: Path) -> None:
-        trial = self.trial(tmp_path, ("id", "at"))
-        schema = pa.schema([("id", pa.string()), ("at", pa.date32()), ("title", pa.string()), ("record", RECORD)])
-        writer = trial.begin(1, schema=schema)
-        keys = [
-            ("a", date(2026, 1, 1)),
-            ("a", date(2026, 1, 2)),
-            ("a:2026-01-01", date(2026, 1, 1)),
-            ("", date(2026, 1, 1)),
-        ]
-        trial.write(writer, 0, changes([(*key, "x", "insert") for key in keys], schema))
-        trial.write(
-            writer, 1, changes([(*keys[0], None, "delete"), (None, date(2026, 1, 1), "x", "insert")], schema, 9)
-        )
-        found = {(row["id"], row["at"]) for row in trial.store.to_arrow().to_pylist()}
-        assert found == set(keys[1:])
-        assert trial.store.get(keys[1]) is not None
-        assert trial.store.get(keys[0]) is None
-        trial.close()
+        for data_type, one, other in (
+            (pa.int64(), 1, 2),
+            (pa.string(), "1", "2"),
+            (pa.date32(), date(2026, 1, 1), date(2026, 1, 2)),
+        ):
+            (folder := tmp_path / str(data_type)).mkdir()
+            trial = self.trial(folder, ("id", "at"))
+            schema = pa.schema([("id", pa.string()), ("at", data_type), ("title", pa.string()), ("record", RECORD)])
+            try:
+                writer = trial.begin(1, schema=schema)
+            except Invalid as error:
+                assert data_type == pa.date32(), f"{data_type} is needed in a key"
+                assert error.hint
+                continue
+            keys = [("a", one), ("a", other), (f"a:{one}", one), ("", one)]
+            trial.write(writer, 0, changes([(*key, "x", "insert") for key in keys], schema))
+            trial.write(writer, 1, changes([(*keys[0], None, "delete"), (None, one, "x", "insert")], schema, 9))
+            found = {(row["id"], row["at"]) for row in trial.store.to_arrow().to_pylist()}
+            assert found == set(keys[1:])
+            assert trial.store.get(keys[1]) is not None
+            assert trial.store.get(keys[0]) is None
+            trial.close()
 
     def test_columns_may_be_added_later_and_no_others_changed(self, tmp_path: Path) -> None:
         trial = self.trial(tmp_path)

@@ -102,11 +102,13 @@ def sinks_of(stem: Mainstem, file: ProgramFile) -> list[Sink]:
     """The sinks of a program's flows, to read from; Spark is started only if the program needs it to be built."""
     found = []
     try:
-        with Build(schemas=_UnknownSchemas()).enter(), file.locate_errors():
+        # Errors are located below: here that would make another error of what only needs Spark.
+        with Build(schemas=_UnknownSchemas()).enter():
             for flow in file.flows(_WithoutSpark(stem)):
                 found.append(flow.into)  # noqa: PERF401 - the next one may raise
     except MainstemError:
-        raise
+        with file.locate_errors():
+            raise
     except Exception:  # noqa: BLE001 - of Spark, or a fault of the program: it is said, with its line, by the build
         from mainstem.flows.program import Program
 
