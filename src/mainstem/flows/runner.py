@@ -532,7 +532,9 @@ class RunningFlows:
         looked_at = time.monotonic()
         while not query.awaitTermination(seconds):
             if fill is not None and time.monotonic() - looked_at >= STORE_SECONDS:
-                handle.raised = handle.raised or fill.find_change()
+                found = fill.find_change()
+                # A batch may have failed meanwhile.
+                handle.raised = handle.raised or found
                 looked_at = time.monotonic()
             if (
                 handle.raised is not None
@@ -587,8 +589,9 @@ class RunningFlows:
                     reached = offsets
                     handle.pace.batch_over(begun)
             except BaseException as error:
-                # Spark passes it on as text; `flow_failed` needs the error itself.
-                handle.raised = error
+                # Spark passes it on as text; `flow_failed` needs the error itself. The first one counts: a batch that was
+                # interrupted because of it fails with whatever it was doing.
+                handle.raised = handle.raised or error
                 raise
 
         def one_batch(rows: DataFrame, number: int) -> Offsets:

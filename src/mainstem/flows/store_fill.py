@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mainstem.batch import Offsets
-from mainstem.errors import FellOff, Unavailable
+from mainstem.errors import FellOff, MainstemError, Unavailable
 from mainstem.flows.checkpoint_fit import replayed_topics
 from mainstem.sinks.store import Store, offsets_reached
 from mainstem.sinks.store_writer import StoreWriter
@@ -100,12 +100,15 @@ class StoreFill:
         if self._writer.filling and offsets_reached(self._until, offsets):
             self._writer.finish()
 
-    def find_change(self) -> Unavailable | None:
-        """Why the flow has to start again: the store was set back, emptied, or switched to another version."""
+    def find_change(self) -> MainstemError | None:
+        """Why the flow has to start again or to end: the store was set back, emptied, switched to another version, or taken
+        over by a newer run or another program."""
         try:
             return self._writer.find_change()
         except Unavailable:
             return None  # the next batch will tell
+        except MainstemError as error:
+            return error
 
 
 def log_ends(planned: PlannedFlow, stem: Mainstem) -> dict[str, dict[int, int]]:
