@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
 from mainstem import Flow, FlowFailed, Mainstem
-from mainstem.errors import Conflict, FellOff, SchemaMismatch
+from mainstem.errors import Conflict, FellOff, SchemaMismatch, Unavailable
 from mainstem.flows import runner
 from mainstem.operators import table
 from mainstem.sinks.store import Store
@@ -206,6 +207,38 @@ def test_a_store_is_rebuilt_by_hand_while_its_flow_goes_on(
         running.check()
     assert told
     assert store_of(shop, url).version == 2
+
+
+def test_a_rebuild_whose_version_was_displaced_ends_and_leaves_the_other_one_alone(
+    shop: Mainstem, url: str, database: psycopg.Connection[Any], flows: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "RETRY", runner.Backoff("10 milliseconds", max="10 milliseconds"))
+    append(shop, {1: "a"})
+    shop.run(flows, until="idle")
+    finish = StoreWriter.finish
+
+    def displaced(writer: StoreWriter) -> bool:
+        """Another one fills version 9 by the time that the first batch of this one is committed."""
+        if writer.committed_batch >= 0:
+            monkeypatch.setattr(StoreWriter, "finish", finish)
+            database.execute("UPDATE mainstem_stores SET fence = replace(fence, '\"version\": 2', '\"version\": 9')")
+            raise Unavailable("for a while", detail="", hint="")
+        return False
+
+    monkeypatch.setattr(StoreWriter, "finish", displaced)
+    begin_again = runner.begin_again_if_lost
+
+    def after_commit(planned: Any, checkpoint: str, stem: Mainstem) -> bool:
+        if Path(checkpoint, "offsets/0").exists():
+            Path(checkpoint, "commits").mkdir(exist_ok=True)
+            Path(checkpoint, "commits/0").touch()
+        return begin_again(planned, checkpoint, stem)
+
+    monkeypatch.setattr(runner, "begin_again_if_lost", after_commit)
+    with pytest.raises(FlowFailed, match="gone before it was complete"):
+        shop.rebuild_store("postgres.products", flows)
+    status = store_of(shop, url).status
+    assert (status.version, status.next_version, store_of(shop, url).version) == (1, 9, 1)
 
 
 def test_a_rebuild_may_have_other_columns(
