@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from mainstem import Flow, FlowFailed, Mainstem
-from mainstem.errors import Conflict, FellOff, SchemaMismatch
+from mainstem.errors import Conflict, FellOff, SchemaMismatch, Unavailable
 from mainstem.flows import runner
 from mainstem.operators import table
 from mainstem.sinks.store import Store
@@ -134,6 +134,31 @@ def test_what_an_idle_store_lost_is_noticed_and_readers_see_that_it_is_filled(
         assert states == [("beside", "filling", 2), ("live", "current", 1)]
 
 
+def test_a_loss_that_is_noticed_during_a_batch_does_not_end_the_flow(
+    shop: Mainstem, url: str, database: psycopg.Connection[Any], flows: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "STORE_SECONDS", 0.1)
+    monkeypatch.setattr(runner, "RETRY", runner.Backoff("10 milliseconds", max="10 milliseconds"))
+    append(shop, {1: "a", 2: "b"})
+    commit = StoreWriter.commit
+    with shop.start(flows) as running:
+        running.wait_until_idle()
+        [handle] = running
+
+        def interrupted(writer: StoreWriter, *batch: Any) -> Any:
+            """As Spark does with a batch whose query is stopped."""
+            monkeypatch.setattr(StoreWriter, "commit", commit)
+            database.execute("DROP TABLE products")
+            wait_until(lambda: handle.raised is not None)
+            raise RuntimeError("interrupted")
+
+        monkeypatch.setattr(StoreWriter, "commit", interrupted)
+        append(shop, {3: "c"})
+        wait_until(lambda: store_of(shop, url).status.version == 2 or handle.error)
+        running.wait_until_idle()
+        assert rows_of(database) == {1: "a", 2: "b", 3: "c"}
+
+
 def test_where_retention_has_cut_the_log_a_store_is_not_filled_again_by_itself(
     shop: Mainstem, url: str, database: psycopg.Connection[Any]
 ) -> None:
@@ -184,6 +209,38 @@ def test_a_store_is_rebuilt_by_hand_while_its_flow_goes_on(
         running.check()
     assert told
     assert store_of(shop, url).version == 2
+
+
+def test_a_rebuild_whose_version_was_displaced_ends_and_leaves_the_other_one_alone(
+    shop: Mainstem, url: str, database: psycopg.Connection[Any], flows: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "RETRY", runner.Backoff("10 milliseconds", max="10 milliseconds"))
+    append(shop, {1: "a"})
+    shop.run(flows, until="idle")
+    finish = StoreWriter.finish
+
+    def displaced(writer: StoreWriter) -> bool:
+        """Another one fills version 9 by the time that the first batch of this one is committed."""
+        if writer.committed_batch >= 0:
+            monkeypatch.setattr(StoreWriter, "finish", finish)
+            database.execute("UPDATE mainstem_stores SET fence = replace(fence, '\"version\": 2', '\"version\": 9')")
+            raise Unavailable("for a while", detail="", hint="")
+        return False
+
+    monkeypatch.setattr(StoreWriter, "finish", displaced)
+    begin_again = runner.begin_again_if_lost
+
+    def after_commit(planned: Any, checkpoint: str, stem: Mainstem) -> bool:
+        if Path(checkpoint, "offsets/0").exists():
+            Path(checkpoint, "commits").mkdir(exist_ok=True)
+            Path(checkpoint, "commits/0").touch()
+        return begin_again(planned, checkpoint, stem)
+
+    monkeypatch.setattr(runner, "begin_again_if_lost", after_commit)
+    with pytest.raises(FlowFailed, match="gone before it was complete"):
+        shop.rebuild_store("postgres.products", flows)
+    status = store_of(shop, url).status
+    assert (status.version, status.next_version, store_of(shop, url).version) == (1, 9, 1)
 
 
 def test_a_rebuild_may_have_other_columns(

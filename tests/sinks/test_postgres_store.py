@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 import pytest
 
+from mainstem.errors import Conflict, Invalid
+from mainstem.sinks.postgres_store import PostgresStore
 from mainstem.testing.store_contract import StoreContract
 from tests.postgres_server import PostgresServer
 
@@ -63,3 +66,21 @@ class TestPostgresStore(StoreContract):
                 for row in saved[name]:
                     marks = ", ".join(["%s"] * len(row))
                     connection.execute(f'INSERT INTO {schema}."{name}" VALUES ({marks})', row)
+
+    def test_a_table_of_others_is_not_taken_for_the_next_version(self, tmp_path: Path) -> None:
+        _, options = self.opens_with(tmp_path)
+        schema = self.schema(tmp_path)
+        with self.connect() as connection:
+            connection.execute(f"CREATE TABLE {schema}.mainstem_next_tried (mine int)")
+            with pytest.raises(Conflict, match="no flow has made it"):
+                PostgresStore(**options).drop("beside")
+            assert self.tables(connection, schema) == ["mainstem_next_tried"]
+
+    @pytest.mark.parametrize("name", ["mainstem_stores", "mainstem_next_tried"])
+    def test_a_table_of_mainstem_itself_cannot_be_a_store(self, name: str) -> None:
+        with pytest.raises(Invalid, match="cannot be a store"):
+            PostgresStore(self.server.address(), f"public.{name}")
+
+    def test_a_column_that_every_table_has_is_refused(self) -> None:
+        with pytest.raises(Invalid, match='column named "ctid"'):
+            PostgresStore(self.server.address(), "tried").check(pa.schema([("ctid", pa.int64())]), ())

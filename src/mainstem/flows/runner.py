@@ -590,8 +590,9 @@ class RunningFlows:
                     reached = offsets
                     handle.pace.batch_over(begun)
             except BaseException as error:
-                # Spark passes it on as text; `flow_failed` needs the error itself.
-                handle.raised = error
+                # Spark passes it on as text; `flow_failed` needs the error itself. The first one counts: a batch that was
+                # interrupted because of it fails with whatever it was doing.
+                handle.raised = handle.raised or error
                 raise
 
         def one_batch(rows: DataFrame, number: int) -> Offsets:

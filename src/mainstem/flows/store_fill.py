@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mainstem.batch import Offsets
-from mainstem.errors import FellOff, Unavailable
+from mainstem.errors import Conflict, FellOff, MainstemError, Unavailable
 from mainstem.flows.checkpoint_fit import replayed_topics
 from mainstem.sinks.store import Store, offsets_reached
 from mainstem.sinks.store_writer import StoreWriter
@@ -39,7 +39,7 @@ def begin_again_if_lost(planned: PlannedFlow, checkpoint: str, stem: Mainstem) -
     if not isinstance(store, Store):
         return False
     version, live = store.version, store.backend.fences().live
-    if live is not None and live.version > version and live.home == stem.log.identity:
+    if store.follows_record and live is not None and live.version > version and live.home == stem.log.identity:
         of_live = FlowStore(stem.home, planned.name).checkpoint(live.version)
         if last_batch(of_live, "offsets") is not None:
             store.record.use(live.version, until={})
@@ -47,6 +47,12 @@ def begin_again_if_lost(planned: PlannedFlow, checkpoint: str, stem: Mainstem) -
     committed = last_batch(checkpoint, "commits")
     if committed is None or store.reached(version) >= committed:
         return False
+    if not store.follows_record:
+        raise Conflict(
+            f'the new version of store "{store.name}" is gone before it was complete',
+            detail="The flow itself fills the store again, another rebuild has begun, or the store has lost it.",
+            hint="Wait until the store is current, then start the rebuild again.",
+        )
     check_complete(planned, stem.log)
     store.record.use(store.record.new_version(version))
     return store.version != version
@@ -100,12 +106,15 @@ class StoreFill:
         if self._writer.filling and offsets_reached(self._until, offsets):
             self._writer.finish()
 
-    def find_change(self) -> Unavailable | None:
-        """Why the flow has to start again: the store was set back, emptied, or switched to another version."""
+    def find_change(self) -> MainstemError | None:
+        """Why the flow has to start again or to end: the store was set back, emptied, switched to another version, or taken
+        over by a newer run or another program."""
         try:
             return self._writer.find_change()
         except Unavailable:
             return None  # the next batch will tell
+        except MainstemError as error:
+            return error
 
 
 def log_ends(planned: PlannedFlow, stem: Mainstem) -> dict[str, dict[int, int]]:

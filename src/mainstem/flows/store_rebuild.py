@@ -85,7 +85,8 @@ def _forget(stem: Mainstem, flow: str, store: Store, version: int) -> None:
     fences = store.backend.fences()
     if fences.live is not None and fences.live.version == version:
         return  # it was interrupted after the switch: the flow's next run finds that
-    store.backend.drop("beside")
+    if fences.beside is not None and fences.beside.version == version:
+        store.backend.drop("beside")
     checkpoints = FlowStore(stem.home, flow)
     checkpoints.forget(version)
     remove_checkpoint(checkpoints.checkpoint(version))

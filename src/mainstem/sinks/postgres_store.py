@@ -39,6 +39,8 @@ FENCES = "mainstem_stores"
 # PostgreSQL silently truncates longer names.
 NAME_BYTES_MAX = 63
 COLUMNS_MAX = 1_600
+# What PostgreSQL itself has in every table.
+SYSTEM_COLUMNS = ("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid")
 READ, WRITE = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 
 
@@ -59,6 +61,12 @@ class PostgresStore:
                     detail=f"A name has 1 to {NAME_BYTES_MAX} bytes, without U+0000.",
                     hint='Give a name such as "products", or "sales.products" with a schema.',
                 )
+        if name.startswith("mainstem_"):
+            raise Invalid(
+                f'table "{table}" cannot be a store',
+                detail="Tables whose names begin with mainstem_ are made by Mainstem for itself.",
+                hint="Give it another name.",
+            )
         self._title = f'table "{table}"'
         # The server shows it, so that what an older run left behind can be found.
         self._session_name = f"mainstem store {zlib.crc32(f'{self._address.shown} {table}'.encode()):08x}"
@@ -93,10 +101,10 @@ class PostgresStore:
                 hint="Select the columns that are needed, or combine some in a struct.",
             )
         for name in schema.names:
-            if len(name.encode()) > NAME_BYTES_MAX or "\0" in name:
+            if len(name.encode()) > NAME_BYTES_MAX or "\0" in name or name in SYSTEM_COLUMNS:
                 raise Invalid(
                     f'PostgreSQL cannot have a column named "{name}"',
-                    detail=f"A name has at most {NAME_BYTES_MAX} bytes, without U+0000.",
+                    detail=f"A name has at most {NAME_BYTES_MAX} bytes, without U+0000, and is none of {', '.join(SYSTEM_COLUMNS)}.",
                     hint=f'Rename it: rows.withColumnRenamed("{name}", "...").',
                     column=name,
                 )
@@ -313,8 +321,16 @@ class PostgresStore:
 
     def drop(self, copy: Copy) -> None:
         with self._transaction() as connection:
+            ours = connection.query(f"SELECT to_regclass({_literal(self._named(FENCES))}) IS NOT NULL") == [(1,)]
+            (there,) = connection.query(f"SELECT to_regclass({_literal(self._rows(copy))}) IS NOT NULL")
+            if there == (1,) and not (ours and copy in self._kept(connection, lock=" FOR UPDATE")):
+                raise Conflict(
+                    f"{self._rows(copy)} is there already, and no flow has made it",
+                    detail=f"It is in the way of {self._title}, in {self._address.shown}.",
+                    hint="Rename or drop it.",
+                )
             connection.execute(f"DROP TABLE IF EXISTS {self._rows(copy)}")
-            if connection.query(f"SELECT to_regclass({_literal(self._named(FENCES))}) IS NULL") != [(1,)]:
+            if ours:
                 connection.execute(
                     f"DELETE FROM {self._named(FENCES)} WHERE store = $1 AND copy = $2", (self._table, copy)
                 )
