@@ -134,31 +134,6 @@ def test_what_an_idle_store_lost_is_noticed_and_readers_see_that_it_is_filled(
         assert states == [("beside", "filling", 2), ("live", "current", 1)]
 
 
-def test_a_loss_that_is_noticed_during_a_batch_does_not_end_the_flow(
-    shop: Mainstem, url: str, database: psycopg.Connection[Any], flows: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runner, "STORE_SECONDS", 0.1)
-    monkeypatch.setattr(runner, "RETRY", runner.Backoff("10 milliseconds", max="10 milliseconds"))
-    append(shop, {1: "a", 2: "b"})
-    commit = StoreWriter.commit
-    with shop.start(flows) as running:
-        running.wait_until_idle()
-        [handle] = running
-
-        def interrupted(writer: StoreWriter, *batch: Any) -> Any:
-            """As Spark does with a batch whose query is stopped."""
-            monkeypatch.setattr(StoreWriter, "commit", commit)
-            database.execute("DROP TABLE products")
-            wait_until(lambda: handle.raised is not None)
-            raise RuntimeError("interrupted")
-
-        monkeypatch.setattr(StoreWriter, "commit", interrupted)
-        append(shop, {3: "c"})
-        wait_until(lambda: store_of(shop, url).status.version == 2 or handle.error)
-        running.wait_until_idle()
-        assert rows_of(database) == {1: "a", 2: "b", 3: "c"}
-
-
 def test_where_retention_has_cut_the_log_a_store_is_not_filled_again_by_itself(
     shop: Mainstem, url: str, database: psycopg.Connection[Any]
 ) -> None:
