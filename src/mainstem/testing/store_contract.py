@@ -268,12 +268,13 @@ class StoreContract(ABC):
             trial.close()
 
     def test_keys_of_several_columns(self, tmp_path: Path) -> None:
-        for data_type, one, other in (
+        kinds: list[tuple[pa.DataType, Any, Any]] = [
             (pa.int64(), 1, 2),
             (pa.string(), "1", "2"),
             (pa.date32(), date(2026, 1, 1), date(2026, 1, 2)),
-        ):
-            (folder := tmp_path / str(data_type)).mkdir()
+        ]
+        for number, (data_type, one, other) in enumerate(kinds):
+            (folder := tmp_path / str(number)).mkdir()
             trial = self.trial(folder, ("id", "at"))
             schema = pa.schema([("id", pa.string()), ("at", data_type), ("title", pa.string()), ("record", RECORD)])
             try:
