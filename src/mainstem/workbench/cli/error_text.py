@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from mainstem.errors import MainstemError, Unavailable
-from mainstem.shown_passwords import blank_passwords
+from mainstem.workbench.cli.shown_passwords import blank_passwords
 
 if TYPE_CHECKING:
     from mainstem.flows.home_verification import HomeProblem

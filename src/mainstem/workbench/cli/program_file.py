@@ -22,9 +22,9 @@ import typer
 
 from mainstem.arguments import type_name
 from mainstem.errors import Invalid, MainstemError, NotFound, did_you_mean
-from mainstem.shown_passwords import blank_passwords, may_have_password
 from mainstem.spark.hidden_libraries import check_libraries
 from mainstem.workbench.cli.error_text import with_facts
+from mainstem.workbench.cli.shown_passwords import blank_passwords, may_have_password
 
 if TYPE_CHECKING:
     from mainstem.capture.capture import Captures
