@@ -33,7 +33,7 @@ from mainstem.capture.source import Changes, Chunk, SourceConnection, SourceTran
 from mainstem.crash_points import reach
 from mainstem.errors import MainstemError, Unavailable, summary_of
 
-__all__ = ["Snapshots", "aligned", "live_keys"]
+__all__ = ["Snapshots", "aligned", "condition_refusal", "live_keys"]
 
 LOGGER = logging.getLogger("mainstem.capture")
 
