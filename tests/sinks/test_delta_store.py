@@ -466,3 +466,8 @@ def test_killed_writers_leave_each_batch_once(tmp_path: Path, kills: int, fault_
 
 def test_a_writer_with_two_commits_is_caught(tmp_path: Path) -> None:
     assert kill_writers(tmp_path, 20, TwoCommits)[1]
+
+
+@pytest.mark.long
+class TestKilledDeltaStore(TestDeltaStore):
+    kills = 20

@@ -84,3 +84,8 @@ class TestPostgresStore(StoreContract):
     def test_a_column_that_every_table_has_is_refused(self) -> None:
         with pytest.raises(Invalid, match='column named "ctid"'):
             PostgresStore(self.server.address(), "tried").check(pa.schema([("ctid", pa.int64())]), ())
+
+
+@pytest.mark.long
+class TestKilledPostgresStore(TestPostgresStore):
+    kills = 20

@@ -606,3 +606,8 @@ def test_a_password_is_nowhere(server, client, tmp_path, capfd, caplog) -> None:
     for text in said:
         assert "canary" not in text
     trial.close()
+
+
+@pytest.mark.long
+class TestKilledRedisStore(TestRedisStore):
+    kills = 20

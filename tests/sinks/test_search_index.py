@@ -560,3 +560,8 @@ def test_a_search_that_parses_the_text_is_caught(tmp_path: Path) -> None:
 
     _, violations = try_payloads(tmp_path, 500, parsed)
     assert any("KeyError" in violation for violation in violations), "no payload has found the fence"
+
+
+@pytest.mark.long
+class TestKilledSearchIndex(TestSearchIndex):
+    kills = 20

@@ -188,8 +188,8 @@ class StoreContract(ABC):
         assert (status.state, status.batch, status.offsets) == ("current", 2, {"orders": {0: 3}})
         trial.close()
 
-    def test_a_thousand_random_changes_leave_what_a_dictionary_has(self, tmp_path: Path) -> None:
-        self.check_random_changes(tmp_path, 1_000)
+    def test_ten_thousand_random_changes_leave_what_a_dictionary_has(self, tmp_path: Path) -> None:
+        self.check_random_changes(tmp_path, 10_000)
 
     def check_random_changes(self, folder: Path, count: int, seed: int = 17) -> None:
         """Batches of random inserts, updates and deletes, with restarts in between."""
@@ -198,7 +198,7 @@ class StoreContract(ABC):
         writer, epoch, offset, number = trial.begin(1), 1, 0, 0
         while offset < count:
             rows: list[tuple[Any, ...]] = []
-            for _ in range(chance.choice([0, 1, 7, 100])):
+            for _ in range(chance.choice([0, 1, 7, 100, 1000])):
                 key, deleted = chance.randrange(60), chance.random() < 0.3
                 rows.append((key, None if deleted else chance.choice([None, *ODD]), "delete" if deleted else "insert"))
                 if deleted:
