@@ -467,7 +467,7 @@ class RunningFlows:
                 # The writer has just created it.
                 store.note(run, **made.facts())
             check_held(planned, writer, checkpoint)
-            fill = StoreFill.of(planned, writer, self._stem)
+            fill = StoreFill.of(planned, writer, checkpoint, self._stem)
             check_checkpoint(
                 checkpoint, writer.committed_batch, accounts="rows" if sink.kind == "topic" else "every batch",
                 otherwise=f"Or start over. {way_out(planned)}",
