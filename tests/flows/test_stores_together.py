@@ -61,7 +61,7 @@ def test_pgbench_through_a_capture_into_all_stores(
             source = CapturedTableRows(capture, "pgbench_tellers", stem.log, stem.home)
             for store in stores_of(stem, url, cache.address(), tmp_path):
                 # Redis was empty for a while.
-                wait_until(lambda store=store: store.status.state == "current")  # type: ignore[misc]
+                wait_until(lambda store=store: running.check() is None and store.status.state == "current")  # type: ignore[misc]
                 side = table_to_compare(store)
                 wait_until(lambda side=side: compare_tables(source, side, wait_seconds=0).equal)  # type: ignore[misc]
                 found = compare_tables(source, side)

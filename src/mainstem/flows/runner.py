@@ -529,23 +529,24 @@ class RunningFlows:
             query.stop()
         handle.become("running" if catch_up is None else "catching up")
         seconds: Any = LOOK_SECONDS if catch_up is None else SWITCH_SECONDS  # PySpark takes parts of a second too
-        looked_at = time.monotonic()
-        while not query.awaitTermination(seconds):
-            if fill is not None and time.monotonic() - looked_at >= STORE_SECONDS:
-                found = fill.find_change()
-                # A batch may have failed meanwhile.
-                handle.raised = handle.raised or found
-                looked_at = time.monotonic()
-            if (
-                handle.raised is not None
-                or self._heed_wish(handle)
-                or (catch_up is not None and catch_up.over)
-                or self._replaced(handle, run)
-            ):
-                with handle.pace.hurry():
-                    query.stop()
-        if handle.raised is not None:
-            raise handle.raised
+        changed, looked_at = None, time.monotonic()
+        try:
+            while not query.awaitTermination(seconds):
+                if fill is not None and changed is None and time.monotonic() - looked_at >= STORE_SECONDS:
+                    changed, looked_at = fill.find_change(), time.monotonic()
+                if (
+                    changed is not None
+                    or self._heed_wish(handle)
+                    or (catch_up is not None and catch_up.over)
+                    or self._replaced(handle, run)
+                ):
+                    with handle.pace.hurry():
+                        query.stop()
+        finally:
+            # Whatever the stop did to the batch.
+            handle.raised = changed or handle.raised
+        if changed is not None:
+            raise changed
         if not handle.stopping.is_set():
             # Within one session Spark itself stops a query when another one uses its checkpoint.
             check_epoch(self._stem.home, run)
@@ -589,9 +590,8 @@ class RunningFlows:
                     reached = offsets
                     handle.pace.batch_over(begun)
             except BaseException as error:
-                # Spark passes it on as text; `flow_failed` needs the error itself. The first one counts: a batch that was
-                # interrupted because of it fails with whatever it was doing.
-                handle.raised = handle.raised or error
+                # Spark passes it on as text; `flow_failed` needs the error itself.
+                handle.raised = error
                 raise
 
         def one_batch(rows: DataFrame, number: int) -> Offsets:

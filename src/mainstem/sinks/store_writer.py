@@ -179,8 +179,11 @@ class StoreWriter:
     def find_change(self) -> Unavailable | None:
         """The error if the store is not as this run has left it: it was set back, emptied or taken over."""
         before = self._possible
-        found = self._backend.fences().of(self._copy)
-        return None if found in (*before, *self._possible) else self._moved(found)
+        fences = self._backend.fences()
+        possible = (*before, *self._possible)
+        # It may be switched at this moment.
+        found = fences.of(self._copy)
+        return None if found in possible or fences.live in possible else self._moved(found)
 
     def close(self) -> None:
         self._backend.close()
