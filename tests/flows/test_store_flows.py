@@ -134,6 +134,26 @@ def test_what_an_idle_store_lost_is_noticed_and_readers_see_that_it_is_filled(
         assert states == [("beside", "filling", 2), ("live", "current", 1)]
 
 
+def test_a_store_that_loses_everything_while_its_flow_starts_is_filled_again(
+    shop: Mainstem, url: str, database: psycopg.Connection[Any], flows: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "RETRY", runner.Backoff("10 milliseconds", max="10 milliseconds"))
+    append(shop, {1: "a", 2: "b"})
+    shop.run(flows, until="idle")
+    begin_again = runner.begin_again_if_lost
+
+    def lost_then(*given: Any) -> bool:
+        again = begin_again(*given)
+        monkeypatch.setattr(runner, "begin_again_if_lost", begin_again)
+        database.execute("DROP TABLE products")
+        return again
+
+    monkeypatch.setattr(runner, "begin_again_if_lost", lost_then)
+    shop.run(flows, until="idle")
+    assert rows_of(database) == {1: "a", 2: "b"}
+    assert store_of(shop, url).version == 2
+
+
 def test_where_retention_has_cut_the_log_a_store_is_not_filled_again_by_itself(
     shop: Mainstem, url: str, database: psycopg.Connection[Any]
 ) -> None:

@@ -467,7 +467,7 @@ class RunningFlows:
                 # The writer has just created it.
                 store.note(run, **made.facts())
             check_held(planned, writer, checkpoint)
-            fill = StoreFill.of(planned, writer, self._stem)
+            fill = StoreFill.of(planned, writer, checkpoint, self._stem)
             check_checkpoint(
                 checkpoint, writer.committed_batch, accounts="rows" if sink.kind == "topic" else "every batch",
                 otherwise=f"Or start over. {way_out(planned)}",
@@ -590,9 +590,8 @@ class RunningFlows:
                     reached = offsets
                     handle.pace.batch_over(begun)
             except BaseException as error:
-                # Spark passes it on as text; `flow_failed` needs the error itself. The first one counts: a batch that was
-                # interrupted because of it fails with whatever it was doing.
-                handle.raised = handle.raised or error
+                # Spark passes it on as text; `flow_failed` needs the error itself.
+                handle.raised = error
                 raise
 
         def one_batch(rows: DataFrame, number: int) -> Offsets:

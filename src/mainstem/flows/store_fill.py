@@ -86,13 +86,21 @@ class StoreFill:
         self.batch_over(writer.fence.offsets)
 
     @classmethod
-    def of(cls, planned: PlannedFlow, writer: BatchWriter, stem: Mainstem) -> StoreFill | None:
+    def of(cls, planned: PlannedFlow, writer: BatchWriter, checkpoint: str, stem: Mainstem) -> StoreFill | None:
         """For a flow into a store; None for any other."""
         store = planned.flow.into
         if not isinstance(store, Store):
             return None
         assert isinstance(writer, ArrowWriter)
         assert isinstance(writer.writer, StoreWriter)
+        committed = last_batch(checkpoint, "commits")
+        if committed is not None and writer.committed_batch < committed:
+            # Since `begin_again_if_lost`, which finds it the next time.
+            raise Unavailable(
+                f'store "{store.name}" has lost rows while flow "{planned.name}" was starting',
+                detail=f"It has batch {writer.committed_batch}, and the flow has committed batch {committed}.",
+                hint="The flow starts again, and fills the store from the log.",
+            )
         until = store.record.read().until if store.follows_record else None
         if writer.writer.filling and until is None:
             until = log_ends(planned, stem)
