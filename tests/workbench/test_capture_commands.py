@@ -349,7 +349,7 @@ def taken(files: StatusFile) -> list[dict[str, Any]]:
 def test_requests_wait_for_the_next_run(known: StatusFile, cli: Cli) -> None:
     where = "placed_at > now() - interval '1 day'"
     said = cli("capture", "snapshot", "shop", "--table", "orders", "--where", where)
-    assert said.out == "requested a snapshot of orders; the next run follows it\n"
+    assert said.out == "requested a snapshot of orders; the next run follows it, and checks the condition\n"
     assert cli("capture", "snapshot", "shop", "--pause", "--json").json == {
         "capture": "shop", "request": "pause", "running": False, "outcome": "requested"
     }  # fmt: skip
