@@ -272,6 +272,22 @@ def test_a_store_that_is_down_keeps_nothing_else_from_going_on(
         running.check()
 
 
+def test_two_flows_do_not_share_the_name_of_a_store(
+    shop: Mainstem, url: str, flows: Any, server: PostgresServer
+) -> None:
+    append(shop, {1: "a"})
+    shop.run(flows, until="idle")
+
+    def others(stem: Mainstem) -> Iterator[Flow]:
+        rows = table(stem.topic("products").stream(), key="id")
+        yield Flow(rows, into=stem.postgres(server.new_address(), "products", key="id"), name="another")
+
+    with pytest.raises(FlowFailed) as failed:
+        shop.run(others, until="idle")
+    assert isinstance(failed.value.__cause__, Conflict)
+    assert 'name="..."' in failed.value.__cause__.hint
+
+
 def test_a_table_that_no_flow_has_made_is_refused_before_anything_is_started(
     shop: Mainstem, database: psycopg.Connection[Any], flows: Any
 ) -> None:

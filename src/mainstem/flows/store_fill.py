@@ -38,6 +38,7 @@ def begin_again_if_lost(planned: PlannedFlow, checkpoint: str, stem: Mainstem) -
     store = planned.flow.into
     if not isinstance(store, Store):
         return False
+    _check_flow(planned, store)
     version, live = store.version, store.backend.fences().live
     if store.follows_record and live is not None and live.version > version and live.home == stem.log.identity:
         of_live = FlowStore(stem.home, planned.name).checkpoint(live.version)
@@ -56,6 +57,18 @@ def begin_again_if_lost(planned: PlannedFlow, checkpoint: str, stem: Mainstem) -
     check_complete(planned, stem.log)
     store.record.use(store.record.new_version(version))
     return store.version != version
+
+
+def _check_flow(planned: PlannedFlow, store: Store) -> None:
+    """Raise `Conflict` if another flow of this home writes a store of this name: they would share a version."""
+    known = store.record.read()
+    if store.follows_record and known.flow not in ("", planned.name):
+        raise Conflict(
+            f'another flow of this home, "{known.flow}", writes a store named "{store.name}"',
+            detail=f"That one is in {known.location}; this one is in {store.location}.",
+            hint='Give this store another name: name="...". If the flow was renamed, give it its old name, or fill the store '
+            f"again: mainstem store rebuild {store.name} --program FILE",
+        )
 
 
 def check_complete(planned: PlannedFlow, log: Log) -> None:
@@ -106,7 +119,9 @@ class StoreFill:
             until = log_ends(planned, stem)
             if store.follows_record:
                 found = until
-                store.record.change(lambda facts: replace(facts, until=found, location=store.location))
+                store.record.change(
+                    lambda facts: replace(facts, until=found, location=store.location, flow=planned.name)
+                )
         return cls(store, writer.writer, until or {})
 
     def batch_over(self, offsets: Offsets) -> None:

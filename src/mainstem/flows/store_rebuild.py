@@ -46,7 +46,9 @@ def rebuild_store(
     try:
         _wait(stem, running, planned, following, tell)
         running.stop()
-        store.record.use(version, until={})
+        store.record.change(
+            lambda facts: replace(facts, version=version, until={}, location=store.location, flow=planned.name)
+        )
         done = True
     finally:
         running.stop()

@@ -1,6 +1,6 @@
 """StoreRecord: what a home knows of a store: which version its flow writes, and up to where that is filled.
 
-    stores/<name>.json      {"format": 1, "version": 2, "until": {"orders": {"0": 1200}}, "location": "..."}
+    stores/<name>.json      {"format": 1, "version": 2, "until": {"orders": {"0": 1200}}, "location": "...", "flow": "..."}
 
 Replaced atomically and synced, under a lock.
 """
@@ -11,7 +11,7 @@ import fcntl
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from mainstem.batch import Offsets
 from mainstem.durable_files import REAL_FILES, decode_checked, encode_checked, replace_file
@@ -32,7 +32,9 @@ class StoreFacts:
     until: Offsets | None = None
     location: str = ""
     # The highest number that was ever given to a version.
-    highest: int = field(default=1)
+    highest: int = 1
+    # The flow that writes it; empty if none did.
+    flow: str = ""
 
 
 def store_names(home: str) -> list[str]:
@@ -77,6 +79,7 @@ class StoreRecord:
             else {topic: {int(number): end for number, end in ends.items()} for topic, ends in until.items()},
             content["location"],
             content["highest"],
+            content.get("flow", ""),
         )
 
     def change(self, edit: Callable[[StoreFacts], StoreFacts]) -> StoreFacts:
@@ -87,7 +90,7 @@ class StoreRecord:
             facts = edit(self.read())
             content = {
                 "format": FORMAT, "version": facts.version, "until": facts.until, "location": facts.location,
-                "highest": facts.highest,
+                "highest": facts.highest, "flow": facts.flow,
             }  # fmt: skip
             replace_file(REAL_FILES, self._path, encode_checked(content, indent=1))
         return facts
