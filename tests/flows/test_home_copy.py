@@ -18,6 +18,7 @@ from mainstem.file_locks import UPKEEP, WRITE
 from mainstem.flows.home_copy import copy_home
 from mainstem.log.embedded import log_copy
 from mainstem.log.embedded.log_copy import EmbeddedLogCopy
+from mainstem.sinks.store_record import StoreRecord
 from mainstem.spark.checkpoint.batch_gate import BatchGate
 from mainstem.spark.checkpoint.flow_copy import FlowCopy
 from mainstem.spark.checkpoint.flow_store import FlowStore
@@ -168,6 +169,17 @@ def test_other_files_of_the_home_and_its_archive_are_copied(tmp_path):
     assert (tmp_path / "copy" / "shop.py").read_text() == "flows = ()"
     with mainstem.open(tmp_path / "copy", upkeep="manual") as copy:
         assert copy.topic("here").settings.archive == str(tmp_path / "copy" / "archive")
+
+
+def test_stores_outside_of_the_home_are_named(shop, tmp_path):
+    for name, location in (
+        ("delta.lake.orders", 'Delta table "/lake/orders"'),
+        ("search.orders", f'"{shop.home}/search/orders"'),
+    ):
+        StoreRecord(shop.home, name).change(lambda facts, location=location: replace(facts, location=location))
+    copied = shop.copy_to(tmp_path / "copy")
+    assert copied.elsewhere == ('store "delta.lake.orders": Delta table "/lake/orders"',)
+    assert StoreRecord(str(tmp_path / "copy"), "search.orders").read().location
 
 
 def look_at_everything(stem):

@@ -25,6 +25,7 @@ from mainstem.durable_files import REAL_FILES, copy_file, unavailable
 from mainstem.errors import Corrupt, Invalid
 from mainstem.flows.home_verification import HomeProblem, verify_home
 from mainstem.log.log import LogCopy
+from mainstem.sinks.store_record import StoreRecord, store_names
 from mainstem.spark.checkpoint.flow_copy import FlowCopy, copy_tree
 from mainstem.spark.checkpoint.flow_store import flow_names
 from mainstem.views.sqlite.view_folder import ViewFolder, view_names
@@ -152,4 +153,8 @@ def _places(stem: Mainstem) -> list[str]:
             archive = stem.log.open_topic(name).settings.archive
         if archive is not None and not archive.startswith(f"{stem.home}/"):
             found.append(f'the archive of topic "{name}": {archive}')
+    for name in store_names(stem.home):
+        location = StoreRecord(stem.home, name).read().location
+        if f"{stem.home}/" not in location:
+            found.append(f'store "{name}": {location}')
     return found
