@@ -118,7 +118,7 @@ def _extra(what: str, extra: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         raise Invalid(
-            f"{what} needs the package {error.name}",
+            f"{what} needs the package {(error.name or extra).partition('.')[0]}",
             detail="It is not installed.",
             hint=f'Install it: pip install "mainstem[{extra}]"',
         ) from error

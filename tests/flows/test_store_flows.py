@@ -272,6 +272,59 @@ def test_a_store_that_is_down_keeps_nothing_else_from_going_on(
         running.check()
 
 
+def test_several_stores_are_rebuilt_one_after_the_other(shop: Mainstem, url: str, tmp_path: Path) -> None:
+    def program(*columns: str) -> Callable[[Mainstem], Iterator[Flow]]:
+        def flows(stem: Mainstem) -> Iterator[Flow]:
+            rows = table(stem.topic("products").stream(), key="id").select(*columns, "record")
+            yield Flow(rows, into=stem.postgres(url, "products", key="id"))
+            yield Flow(rows, into=stem.delta(tmp_path / "products", key="id", name="lake"))
+
+        return flows
+
+    append(shop, {1: "a"})
+    shop.run(program("id", "title"), until="idle")
+    for name in ("lake", "postgres.products"):
+        shop.rebuild_store(name, program("id"))
+    shop.run(program("id"), until="idle")
+    assert shop.delta(tmp_path / "products", key="id", name="lake").to_arrow().to_pylist() == [{"id": 1}]
+    assert store_of(shop, url).to_arrow().to_pylist() == [{"id": 1}]
+
+
+def test_a_store_that_is_empty_at_another_place_is_not_filled_by_itself(shop: Mainstem, tmp_path: Path) -> None:
+    def program(folder: str) -> Callable[[Mainstem], Iterator[Flow]]:
+        def flows(stem: Mainstem) -> Iterator[Flow]:
+            yield Flow(stem.topic("products").stream(), into=stem.delta(tmp_path / folder, key="id", name="lake"))
+
+        return flows
+
+    append(shop, {1: "a"})
+    shop.run(program("one"), until="idle")
+    with pytest.raises(FlowFailed) as failed:
+        shop.run(program("other"), until="idle")
+    assert isinstance(failed.value.__cause__, Conflict)
+    assert str(tmp_path / "one") in failed.value.__cause__.summary
+    assert not (tmp_path / "other").exists()
+    # It may be moved.
+    (tmp_path / "one").rename(tmp_path / "moved")
+    append(shop, {2: "b"})
+    shop.run(program("moved"), until="idle")
+    shop.rebuild_store("lake", program("other"))
+    assert shop.delta(tmp_path / "other", key="id", name="lake").to_arrow().num_rows == 2
+    shop.run(program("other"), until="idle")
+
+
+def test_a_login_that_is_rejected_at_the_start_ends_the_flow(shop: Mainstem, url: str) -> None:
+    wrong = url.replace("shop:", "nobody:")
+
+    def flows(stem: Mainstem) -> Iterator[Flow]:
+        yield Flow(stem.topic("products").stream(), into=stem.postgres(wrong, "products", key="id"))
+
+    append(shop, {1: "a"})
+    with pytest.raises(FlowFailed) as failed:
+        shop.run(flows, until="idle")
+    assert "nobody" in failed.value.detail
+
+
 def test_two_flows_do_not_share_the_name_of_a_store(
     shop: Mainstem, url: str, flows: Any, server: PostgresServer
 ) -> None:

@@ -379,7 +379,8 @@ class Program:
             check_no_times(schema, f'flow "{flow.name}"')
         if isinstance(flow.into, View) and flow.into.name == self._rebuilt:
             flow.into.accept(schema, version=0)  # as for a version that does not exist yet
-        elif isinstance(flow.into, Store) and flow.into.name == self._rebuilt:
+        elif isinstance(flow.into, Store) and self._rebuilt is not None:
+            # As for a version that does not exist yet; other stores may have to be rebuilt too, one after the other.
             flow.into.at_version(0).accept(schema)
         else:
             flow.into.accept(schema)

@@ -23,6 +23,7 @@ from mainstem.batch import Batch, FlowRun, Offsets, Written
 from mainstem.crash_points import reach
 from mainstem.errors import (
     BrokerUnavailable,
+    DatabaseUnavailable,
     Fenced,
     FlowFailed,
     FlowNotFound,
@@ -397,11 +398,14 @@ class RunningFlows:
                     handle.become("starting")
                     continue
                 failed = self._explain(handle, error)
-                if not isinstance(failed.__cause__, Unavailable):
+                cause = failed.__cause__
+                # A login that is rejected at once is a mistake; later it is waited for.
+                mistake = isinstance(cause, DatabaseUnavailable) and cause.refused and not (failures or handle.batches)
+                if not isinstance(cause, Unavailable) or mistake:
                     self._end(handle, "failed", failed)
                     return
                 failures = 1 if handle.batches > before else failures + 1
-                handle.retried_after = failed.__cause__
+                handle.retried_after = cause
                 handle.become("waiting to restart")
                 self._pause(handle, RETRY.delay(failures).total_seconds())
             else:

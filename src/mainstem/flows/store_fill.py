@@ -17,6 +17,7 @@ from mainstem.batch import Offsets
 from mainstem.errors import Conflict, FellOff, MainstemError, Unavailable
 from mainstem.flows.checkpoint_fit import replayed_topics
 from mainstem.sinks.store import Store, offsets_reached
+from mainstem.sinks.store_backend import Fence
 from mainstem.sinks.store_writer import StoreWriter
 from mainstem.spark.arrow_writer import ArrowWriter
 from mainstem.spark.checkpoint.checkpoint_offsets import last_batch
@@ -54,6 +55,7 @@ def begin_again_if_lost(planned: PlannedFlow, checkpoint: str, stem: Mainstem) -
             detail="The flow itself fills the store again, another rebuild has begun, or the store has lost it.",
             hint="Wait until the store is current, then start the rebuild again.",
         )
+    _check_place(planned, store, live)
     check_complete(planned, stem.log)
     store.record.use(store.record.new_version(version))
     return store.version != version
@@ -68,6 +70,18 @@ def _check_flow(planned: PlannedFlow, store: Store) -> None:
             detail=f"That one is in {known.location}; this one is in {store.location}.",
             hint='Give this store another name: name="...". If the flow was renamed, give it its old name, or fill the store '
             f"again: mainstem store rebuild {store.name} --program FILE",
+        )
+
+
+def _check_place(planned: PlannedFlow, store: Store, live: Fence | None) -> None:
+    """Raise `Conflict` if the store was elsewhere so far, and is empty here: most likely the place is wrong."""
+    before = store.record.read().location
+    if live is None and before not in ("", store.location):
+        raise Conflict(
+            f'flow "{planned.name}" has written into another place so far: {before}',
+            detail=f"The place given now, {store.location}, has nothing of it.",
+            hint="Give the place as before; a relative path depends on the working directory. If it was changed on purpose, fill "
+            f"the new one: mainstem store rebuild {store.name} --program FILE",
         )
 
 

@@ -120,7 +120,7 @@ class RedisAddress:
             return Invalid(
                 f'Redis refuses the user of "{self.shown}"',
                 detail=f"Redis says: {said}.",
-                hint="Check user and password: redis://user:password@host:6379/0. In a password, write / as %2F, @ as %40, "
+                hint="Check user and password: redis://user@host:6379/0. In a password, write / as %2F, @ as %40, "
                 ": as %3A, ? as %3F, # as %23 and % as %25.",
             )
         if isinstance(error, errors.NoPermissionError):
