@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -308,9 +310,19 @@ def test_a_store_that_is_empty_at_another_place_is_not_filled_by_itself(shop: Ma
     (tmp_path / "one").rename(tmp_path / "moved")
     append(shop, {2: "b"})
     shop.run(program("moved"), until="idle")
+    # What it loses there is filled again there.
+    shutil.rmtree(tmp_path / "moved")
+    shop.run(program("moved"), until="idle")
+    assert shop.delta(tmp_path / "moved", key="id", name="lake").to_arrow().num_rows == 2
     shop.rebuild_store("lake", program("other"))
     assert shop.delta(tmp_path / "other", key="id", name="lake").to_arrow().num_rows == 2
+    # Killed between the switch and the record, the next run finds the version that readers see.
+    store = shop.delta(tmp_path / "other", key="id", name="lake")
+    rebuilt = store.version
+    store.record.change(lambda facts: replace(facts, version=rebuilt - 1))
+    append(shop, {3: "c"})
     shop.run(program("other"), until="idle")
+    assert (store.version, store.to_arrow().num_rows) == (rebuilt, 3)
 
 
 def test_a_login_that_is_rejected_at_the_start_ends_the_flow(shop: Mainstem, url: str) -> None:

@@ -34,6 +34,7 @@ from mainstem.sinks.store_backend import FenceMoved, Fences
 from mainstem.testing.store_contract import SCHEMA, StoreContract, StoreTrial, batch_of, changes, rows_after
 from tests.certificate import make_certificate
 from tests.cutting_proxy import Cut, CuttingProxy
+from tests.needs import cannot_run
 from tests.redis_server import PASSWORD, QUOTED_PASSWORD, RedisServer
 
 pytestmark = pytest.mark.starts_servers
@@ -415,7 +416,7 @@ def test_a_fence_that_moves_between_the_look_and_exec_stops_the_batch(server, cl
 def test_tls(server, client, tmp_path) -> None:
     made = make_certificate(tmp_path)
     if made is None:
-        pytest.skip("openssl is not here")
+        cannot_run("openssl", "it made no certificate")
     certificate, both = made
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(both)

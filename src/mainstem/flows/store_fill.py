@@ -18,6 +18,7 @@ from mainstem.errors import Conflict, FellOff, MainstemError, Unavailable
 from mainstem.flows.checkpoint_fit import replayed_topics
 from mainstem.sinks.store import Store, offsets_reached
 from mainstem.sinks.store_backend import Fence
+from mainstem.sinks.store_record import StoreFacts
 from mainstem.sinks.store_writer import StoreWriter
 from mainstem.spark.arrow_writer import ArrowWriter
 from mainstem.spark.checkpoint.checkpoint_offsets import last_batch
@@ -128,14 +129,15 @@ class StoreFill:
                 detail=f"It has batch {writer.committed_batch}, and the flow has committed batch {committed}.",
                 hint="The flow starts again, and fills the store from the log.",
             )
-        until = store.record.read().until if store.follows_record else None
+        known = store.record.read() if store.follows_record else StoreFacts()
+        until = known.until
         if writer.writer.filling and until is None:
             until = log_ends(planned, stem)
-            if store.follows_record:
-                found = until
-                store.record.change(
-                    lambda facts: replace(facts, until=found, location=store.location, flow=planned.name)
-                )
+        if store.follows_record and known != (
+            now := replace(known, until=until, location=store.location, flow=planned.name)
+        ):
+            # Also where it was moved to.
+            store.record.change(lambda facts: replace(facts, until=now.until, location=now.location, flow=now.flow))
         return cls(store, writer.writer, until or {})
 
     def batch_over(self, offsets: Offsets) -> None:
