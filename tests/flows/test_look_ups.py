@@ -251,10 +251,13 @@ def test_a_flow_goes_on_with_look_ups_and_unions_over_arrow_and_in_spark(
     for _, cents, region in expected:
         sums.update({region: cents} if region is not None else {})
     assert {row["region"]: row["cents"] for row in stem.view("regions").to_arrow().to_pylist()} == sums
-    # Of rows with one position a hash of the row tells which is the last.
     last = [stem.view(name).to_arrow().sort_by("n").to_pylist() for name in NAMES[2:]]
-    assert len(last[0]) == 160
-    assert last[0] == last[1]
+    # Of rows of one batch with one position a hash of the row tells which is the last.
+    assert last[0][:120] == last[1][:120]
+    # What was appended while the flows ran may reach each of them in two batches: between topics there is no order.
+    for rows in last:
+        assert [row["n"] for row in rows] == list(range(160))
+        assert {(row["store"], row["cents"], row["region"]) for row in rows} <= set(expected)
     packed_all = [
         "from shop, web to topic sold", "from web, shop to aggregate-0, from aggregate-0 to view regions",
         "from web, shop to last_packed, from last_packed to view last_packed",
