@@ -350,6 +350,7 @@ class RunningFlows:
             while before != (before := self._batches()) or not all(map(self._caught_up, self.handles.values())):
                 for handle in self.handles.values():
                     handle.wait_until_idle()
+        self._reports.flush()
         if self.captures is not None:
             self.captures.check()
 
@@ -433,6 +434,7 @@ class RunningFlows:
         else:
             done = None if handle.run is None else last_batch(store.checkpoint(handle.run.version))
             activity.ended(handle.run, handle.batches, done)
+        self._reports.flush()
         handle.become(state, error)
 
     def _pause(self, handle: FlowHandle, seconds: float) -> None:

@@ -11,9 +11,9 @@ from mainstem.log.topic_settings import TopicSettings
 __all__ = ["own_topic"]
 
 
-def own_topic(log: Log, name: str, *, schema: str, keep: str) -> TopicBackend:
-    """The topic; if an earlier version created it, missing columns are added. Its event time is `at`."""
-    settings = TopicSettings.of(name, schema=schema, event_time="at", keep=keep)
+def own_topic(log: Log, name: str, *, schema: str, keep: str, event_time: str = "at") -> TopicBackend:
+    """The topic; if an earlier version created it, missing columns are added."""
+    settings = TopicSettings.of(name, schema=schema, event_time=event_time, keep=keep)
     try:
         known = log.open_topic(name)
     except TopicNotFound:
