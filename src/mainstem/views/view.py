@@ -201,12 +201,15 @@ class View:
         history: Duration | None = None,
         clock: Clock | None = None,
         backend: ViewBackend | None = None,
+        used: Callable[[int], None] = lambda version: None,
     ) -> None:
+        """`used` is called after another version was made the live one, with its number."""
         self.name = check_name(name, "view")
         self.home = os.fspath(home)
         self._backend = backend or SqliteBackend(self.home)
         self._store = self._backend.store(name)
         self._clock = clock or SystemClock()
+        self._used = used
         self._changes_max = None if changes_max is None else whole_number(changes_max, "changes_max", least=1)
         self._changes_age_us = None if changes_age is None else duration_us(changes_age, setting="changes_age")
         self._history_age_us = None if history is None else duration_us(history, setting="history")
@@ -411,6 +414,7 @@ class View:
     def use(self, version: int) -> None:
         """Make a version the live one, atomically for readers."""
         self._store.versions(self._clock).use(whole_number(version, "version"))
+        self._used(version)
 
     def drop_version(self, version: int) -> None:
         """Remove a version that is not live."""
