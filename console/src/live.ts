@@ -1,0 +1,207 @@
+// One stream for all tabs of a browser: HTTP/1.1 allows six connections, so a seventh tab with a stream of its own would
+// never load. The tab that holds a lock reads the stream of the subjects that all tabs want, and passes on what it hears;
+// when it is closed the lock goes to another, which goes on from the last cursors.
+
+import { useEffect, useState } from "preact/hooks";
+
+export type StreamState = "waiting" | "live" | "cut";
+
+export interface Status {
+  state: StreamState;
+  /** The server's time when it was last heard of, in milliseconds; null before. */
+  heard: number | null;
+  /** What to add to this machine's clock to have the server's. */
+  ahead: number;
+}
+
+export interface Happening {
+  subject: string;
+  kind: string;
+  content: unknown;
+}
+
+type Listener = (happening: Happening) => void;
+
+type Message =
+  | { kind: "want"; tab: string; subjects: string[] }
+  | { kind: "gone"; tab: string }
+  | { kind: "status"; status: Status; cursors: Record<string, string> }
+  | { kind: "happened"; happening: Happening };
+
+const WANT_SECONDS = 5;
+const FORGET_SECONDS = 16;
+// The server sends a heartbeat more often; without one for this long the stream is cut, whatever the socket says.
+const SILENCE_SECONDS = 12;
+const AGAIN_SECONDS_MIN = 0.5;
+const AGAIN_SECONDS_MAX = 4;
+
+const tab = Math.random().toString(36).slice(2);
+const channel = "BroadcastChannel" in globalThis ? new BroadcastChannel("mainstem") : null;
+const listeners = new Map<string, Set<Listener>>();
+const statusListeners = new Set<(status: Status) => void>();
+/** The last whole content of each subject, for pages that come later. */
+const last = new Map<string, Happening>();
+const others = new Map<string, { subjects: string[]; at: number }>();
+
+let status: Status = { state: "waiting", heard: null, ahead: 0 };
+let cursors: Record<string, string> = {};
+let leading = false;
+let source: EventSource | null = null;
+let open = "";
+let again = AGAIN_SECONDS_MIN;
+let timer: ReturnType<typeof setTimeout> | undefined;
+let silence: ReturnType<typeof setTimeout> | undefined;
+
+const wanted = () => [...listeners].filter(([, heard]) => heard.size).map(([subject]) => subject);
+
+function setStatus(next: Partial<Status>): void {
+  status = { ...status, ...next };
+  for (const listener of statusListeners) listener(status);
+  if (leading) channel?.postMessage({ kind: "status", status, cursors } satisfies Message);
+}
+
+function hear(happening: Happening): void {
+  if (happening.kind === "snapshot") last.set(happening.subject, happening);
+  for (const listener of listeners.get(happening.subject) ?? []) listener(happening);
+}
+
+// The tab that reads the stream.
+
+function subjectsOfAll(): string[] {
+  const now = Date.now();
+  for (const [name, other] of others) if (now - other.at > FORGET_SECONDS * 1000) others.delete(name);
+  return [...new Set([...wanted(), ...[...others.values()].flatMap((other) => other.subjects)])].sort();
+}
+
+function connect(): void {
+  clearTimeout(timer);
+  const subjects = subjectsOfAll();
+  const kept = Object.fromEntries(subjects.flatMap((subject) => (subject in cursors ? [[subject, cursors[subject] as string]] : [])));
+  cursors = kept;
+  open = subjects.join("\n");
+  source?.close();
+  if (!subjects.length) return;
+  const query = new URLSearchParams(subjects.map((subject) => ["of", subject]));
+  if (Object.keys(kept).length) query.set("after", JSON.stringify(kept));
+  const here = new EventSource(`api/stream?${query}`);
+  source = here;
+  for (const kind of ["snapshot", "changes", "gap", "gone", "problem"]) {
+    here.addEventListener(kind, (event) => here === source && received(kind, event as MessageEvent<string>));
+  }
+  here.addEventListener("beat", (event) => here === source && beat(JSON.parse((event as MessageEvent<string>).data)));
+  here.onopen = () => here === source && alive();
+  here.onerror = () => here === source && lost();
+  watchSilence();
+}
+
+function watchSilence(): void {
+  clearTimeout(silence);
+  silence = setTimeout(lost, SILENCE_SECONDS * 1000);
+}
+
+function alive(): void {
+  again = AGAIN_SECONDS_MIN;
+  watchSilence();
+  setStatus({ state: "live", heard: Date.now() + status.ahead });
+}
+
+function beat(content: { now?: string }): void {
+  const now = content.now ? Date.parse(content.now) : NaN;
+  if (!Number.isNaN(now)) status.ahead = now - Date.now();
+  alive();
+}
+
+function received(kind: string, event: MessageEvent<string>): void {
+  const content = JSON.parse(event.data) as { subject: string; now?: string };
+  if (event.lastEventId) cursors = { ...cursors, ...(JSON.parse(event.lastEventId) as Record<string, string>) };
+  if (content.now) beat(content);
+  else alive();
+  const happening = { subject: content.subject, kind, content };
+  hear(happening);
+  channel?.postMessage({ kind: "happened", happening } satisfies Message);
+}
+
+function lost(): void {
+  clearTimeout(silence);
+  source?.close();
+  source = null;
+  if (status.state !== "cut") setStatus({ state: "cut" });
+  clearTimeout(timer);
+  timer = setTimeout(connect, again * 1000);
+  again = Math.min(AGAIN_SECONDS_MAX, again * 2);
+}
+
+function reconsider(): void {
+  if (!leading) channel?.postMessage({ kind: "want", tab, subjects: wanted() } satisfies Message);
+  else if (subjectsOfAll().join("\n") !== open) {
+    clearTimeout(timer);
+    // Together, if a page that opens wants several.
+    timer = setTimeout(connect, 30);
+  }
+}
+
+function lead(): void {
+  leading = true;
+  connect();
+}
+
+// All tabs.
+
+channel?.addEventListener("message", ({ data }: MessageEvent<Message>) => {
+  if (data.kind === "happened") hear(data.happening);
+  else if (data.kind === "status" && !leading) {
+    cursors = data.cursors;
+    setStatus(data.status);
+  } else if (leading && data.kind === "want") {
+    const known = others.get(data.tab)?.subjects ?? [];
+    others.set(data.tab, { subjects: data.subjects, at: Date.now() });
+    for (const subject of data.subjects) {
+      const happening = last.get(subject);
+      if (happening && !known.includes(subject)) channel.postMessage({ kind: "happened", happening } satisfies Message);
+    }
+    setStatus({});
+    reconsider();
+  } else if (leading && data.kind === "gone") {
+    others.delete(data.tab);
+    reconsider();
+  }
+});
+
+export function begin(): void {
+  if (channel && navigator.locks) void navigator.locks.request("mainstem stream", () => new Promise(lead));
+  else lead();
+  setInterval(reconsider, WANT_SECONDS * 1000);
+  addEventListener("pagehide", () => channel?.postMessage({ kind: "gone", tab } satisfies Message));
+}
+
+/** What happens to a subject, from its present content on; null wants nothing. */
+export function useStream(subject: string | null, listener: Listener): void {
+  useEffect(() => {
+    if (subject === null) return;
+    const known = listeners.get(subject) ?? new Set();
+    listeners.set(subject, known.add(listener));
+    const before = last.get(subject);
+    if (before && known.size > 1) listener(before);
+    reconsider();
+    return () => {
+      known.delete(listener);
+      if (!known.size) last.delete(subject);
+      reconsider();
+    };
+  }, [subject]);
+}
+
+export function useStatus(): Status {
+  const [shown, setShown] = useState(status);
+  useEffect(() => {
+    statusListeners.add(setShown);
+    setShown(status);
+    return () => void statusListeners.delete(setShown);
+  }, []);
+  return shown;
+}
+
+/** The server's time. */
+export function serverNow(): number {
+  return Date.now() + status.ahead;
+}
