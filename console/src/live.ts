@@ -125,10 +125,26 @@ function lost(): void {
   clearTimeout(silence);
   source?.close();
   source = null;
-  if (status.state !== "cut") setStatus({ state: "cut" });
   clearTimeout(timer);
   timer = setTimeout(connect, again * 1000);
   again = Math.min(AGAIN_SECONDS_MAX, again * 2);
+  void poll();
+}
+
+/** A server that answers but streams nothing (a proxy between may refuse it) is asked instead; one that is silent is cut. */
+async function poll(): Promise<void> {
+  try {
+    const answer = await fetch("api/home", { cache: "no-store" });
+    if (!answer.ok) throw new TypeError(`status ${answer.status}`);
+    const content: unknown = await answer.json();
+    const happening = { subject: "home", kind: "snapshot", content };
+    again = Math.min(again, 2);
+    setStatus({ state: "live", heard: Date.now() + status.ahead });
+    hear(happening);
+    channel?.postMessage({ kind: "happened", happening } satisfies Message);
+  } catch {
+    if (status.state !== "cut") setStatus({ state: "cut" });
+  }
 }
 
 function reconsider(): void {
