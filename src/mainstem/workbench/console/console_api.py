@@ -1,0 +1,192 @@
+"""The API of the console: what the command line prints with --json, by HTTP.
+
+Each function answers one request in a thread of its own: it may block. It returns plain JSON values, or raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from mainstem.errors import Invalid
+from mainstem.log.lag import Lag
+from mainstem.log.topic import Topic
+from mainstem.names import check_own_name
+from mainstem.stem import Mainstem
+from mainstem.workbench.cli.command_arguments import open_view
+from mainstem.workbench.cli.flow_commands import flow_json
+from mainstem.workbench.cli.flow_facts import flow_facts, known_flows, last_progress
+from mainstem.workbench.cli.list_entry import Unreadable, entries_by_topic, json_entry, try_look
+from mainstem.workbench.cli.queue_commands import queue_json
+from mainstem.workbench.cli.topic_commands import TopicFacts, topic_facts
+from mainstem.workbench.cli.view_commands import version_json, version_lag, view_facts, view_json
+from mainstem.workbench.console.json_body import encode_json, exact_json
+from mainstem.workbench.console.topic_records import read_records
+from mainstem.workbench.console.view_rows import view_page
+from mainstem.workbench.console.watched_home import WatchedHome
+
+__all__ = ["JsonResponse", "api_routes"]
+
+Answer = Callable[[Request], Any]
+NAME = "{name:path}"
+PAGE_ROWS = 100
+PAGE_ROWS_MAX = 1_000
+
+
+class JsonResponse(Response):
+    """Plain JSON values, never kept by a browser."""
+
+    media_type = "application/json"
+
+    def __init__(self, content: Any, status_code: int = 200) -> None:
+        super().__init__(encode_json(content), status_code, {"Cache-Control": "no-store"})
+
+
+def api_routes(home: WatchedHome) -> list[Route]:
+    """The routes that read."""
+    api = _ReadApi(home.stem, home)
+    answers: dict[str, Answer] = {
+        "/api/home": api.home,
+        "/api/flows": api.flows,
+        f"/api/flows/{NAME}": api.flow,
+        "/api/topics": api.topics,
+        "/api/topics/{name}/records": api.records,
+        f"/api/topics/{NAME}": api.topic,
+        "/api/views": api.views,
+        "/api/views/{name}/rows": api.rows,
+        f"/api/views/{NAME}": api.view,
+        "/api/queues": api.queues,
+        "/api/queues/{topic}/{queue}": api.queue,
+        "/api/search": api.search,
+    }
+    return [Route(path, _endpoint(answer), methods=["GET"]) for path, answer in answers.items()]
+
+
+def _endpoint(answer: Answer) -> Callable[[Request], Response]:
+    def respond(request: Request) -> Response:
+        return JsonResponse(exact_json(answer(request)))
+
+    return respond
+
+
+def number_in(request: Request, name: str, default: int, most: int) -> int:
+    """A whole number of the address, between 1 and `most`."""
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or not 1 <= int(text) <= most:
+        raise Invalid(
+            f'{name} "{text[:60]}" is out of range',
+            detail=f"It is a whole number from 1 to {most:,}.",
+            hint=f"For example: {name}={default}",
+        )
+    return int(text)
+
+
+class _ReadApi:
+    """The answers, by the noun of the address."""
+
+    def __init__(self, stem: Mainstem, home: WatchedHome) -> None:
+        self._stem = stem
+        self._home = home
+
+    def home(self, request: Request) -> Any:
+        return self._home.map()
+
+    # Flows
+
+    def flows(self, request: Request) -> Any:
+        stem, progress = self._stem, last_progress(self._stem)
+        found = [try_look({"flow": name}, flow_facts, stem, name, progress) for name in known_flows(stem)]
+        return [json_entry(it, flow_json) for it in found]
+
+    def flow(self, request: Request) -> Any:
+        return flow_json(flow_facts(self._stem, check_own_name(request.path_params["name"], "flow")))
+
+    # Topics
+
+    def _topic(self, request: Request) -> Topic:
+        return self._stem.topic(check_own_name(request.path_params["name"], "topic"))
+
+    def topics(self, request: Request) -> Any:
+        stem = self._stem
+        found = [try_look({"topic": name}, lambda it: topic_facts(stem.topic(it)), name) for name in stem.topics()]
+        return [json_entry(it, TopicFacts.to_json) for it in found]
+
+    def topic(self, request: Request) -> Any:
+        facts = topic_facts(self._topic(request)).to_json()
+        return {**facts, "flows": _readers(self._stem, facts["topic"])}
+
+    def records(self, request: Request) -> Any:
+        asked = request.query_params
+        return read_records(
+            self._topic(request),
+            position=asked.get("position") or None,
+            cursor=asked.get("cursor") or None,
+            limit=number_in(request, "limit", PAGE_ROWS, PAGE_ROWS_MAX),
+            condition=asked.get("filter") or None,
+        )
+
+    # Views
+
+    def views(self, request: Request) -> Any:
+        stem = self._stem
+        found = [try_look({"view": name}, view_facts, stem, name) for name in stem.views()]
+        return [json_entry(it, lambda it: view_json(*it)) for it in found]
+
+    def view(self, request: Request) -> Any:
+        stem = self._stem
+        with open_view(stem, request.path_params["name"]) as view:
+            facts, versions = view.describe(), view.versions()
+        return {
+            **view_json(facts, version_lag(stem, facts.live)),
+            "all_versions": [
+                {"version": it.number, "live": it.live, **version_json(it), "lag": version_lag(stem, it)}
+                for it in versions
+            ],
+        }
+
+    def rows(self, request: Request) -> Any:
+        limit = number_in(request, "limit", PAGE_ROWS, PAGE_ROWS_MAX)
+        with open_view(self._stem, request.path_params["name"]) as view:
+            return view_page(view, request.query_params.get("after"), limit)
+
+    # Queues
+
+    def queues(self, request: Request) -> Any:
+        found = entries_by_topic(
+            self._stem, None, "queue", Topic.queues, lambda topic, name: topic.open_queue(name).describe()
+        )
+        return [json_entry(it, queue_json) for it in found]
+
+    def queue(self, request: Request) -> Any:
+        topic = check_own_name(request.path_params["topic"], "topic")
+        return queue_json(self._stem.topic(topic).open_queue(request.path_params["queue"]).describe())
+
+    # Names
+
+    def search(self, request: Request) -> Any:
+        words = request.query_params.get("q", "").casefold().split()
+        found = [
+            {"id": node["id"], "kind": node["kind"], "name": node["name"], "sentence": node.get("sentence", "")}
+            for node in self._home.map()["nodes"]
+            if all(word in node["id"].casefold() for word in words)
+        ]
+        return sorted(found, key=lambda it: (len(it["name"]), it["id"]))[:50]
+
+
+def _readers(stem: Mainstem, topic: str) -> list[dict[str, Any]]:
+    """The flows that read a topic, with their lag in it."""
+    found = []
+    for name in known_flows(stem):
+        facts = try_look({}, flow_facts, stem, name, {})
+        if isinstance(facts, Unreadable):
+            continue
+        lags = [part.lag for part in facts.sources if part.source == topic]
+        if lags:
+            found.append({"flow": name, "state": facts.state, "lag": Lag.total(lags)})
+    return found

@@ -1,0 +1,110 @@
+"""The console as an ASGI application: the API, the page, and errors as JSON in three parts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from mainstem.errors import (
+    AlreadyExists,
+    Conflict,
+    FellOff,
+    Invalid,
+    MainstemError,
+    NotFound,
+)
+from mainstem.workbench.cli.error_text import of_system
+from mainstem.workbench.console.console_api import JsonResponse, api_routes
+from mainstem.workbench.console.watched_home import WatchedHome
+
+__all__ = ["PAGE", "console_app", "error_body", "error_status"]
+
+# The files of the page, which are built from TypeScript and are part of the package.
+PAGE = Path(__file__).parent / "page"
+
+# The first that fits; what is none of these is for later: 503.
+STATUSES: tuple[tuple[type[MainstemError], int], ...] = (
+    (NotFound, 404),
+    (Invalid, 400),
+    (Conflict, 409),
+    (AlreadyExists, 409),
+    (FellOff, 410),
+)
+WORDS = {404: "there is no such page", 405: "this address takes no such request", 413: "the request is too large"}
+
+
+def console_app(home: WatchedHome) -> Starlette:
+    """The application."""
+    return Starlette(
+        routes=[
+            *api_routes(home),
+            Route("/api/{rest:path}", _no_such_address, methods=["GET", "POST"]),
+            Mount("/", app=_Page(directory=PAGE, html=True)),
+        ],
+        exception_handlers={
+            MainstemError: _show_error,
+            OSError: _show_error,
+            HTTPException: _show_http,
+            # Also written to the server's standard error, with its traceback.
+            Exception: _show_defect,
+        },
+    )
+
+
+def _no_such_address(request: Request) -> Response:
+    raise HTTPException(404)
+
+
+class _Page(StaticFiles):
+    """The files of the page. An address without a file is a state of the page: it gets the page itself."""
+
+    async def get_response(self, path: str, scope: Any) -> Response:
+        try:
+            return await super().get_response(path, scope)
+        except HTTPException as error:
+            if error.status_code != 404 or "." in os.path.basename(path):
+                raise
+            return FileResponse(PAGE / "index.html")
+
+
+def error_status(error: Exception) -> int:
+    """The status of an answer."""
+    return next((status for kind, status in STATUSES if isinstance(error, kind)), 503)
+
+
+def error_body(error: MainstemError) -> dict[str, Any]:
+    """The three parts."""
+    return {"error": {"what": error.summary, "detail": error.detail, "hint": error.hint, "kind": type(error).__name__}}
+
+
+def _show_error(request: Request, error: Exception) -> Response:
+    ours = error if isinstance(error, MainstemError) else of_system(error) if isinstance(error, OSError) else None
+    if ours is None:
+        return _show_defect(request, error)
+    return JsonResponse(error_body(ours), error_status(ours))
+
+
+def _show_http(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 503
+    what = WORDS.get(status, "the request cannot be answered")
+    answer = MainstemError(
+        what, detail=f"It asked for {request.url.path[:200]!r}.", hint="The page of the console is at /."
+    )
+    return JsonResponse(error_body(answer), status)
+
+
+def _show_defect(request: Request, error: Exception) -> Response:
+    found = MainstemError(
+        "the console has a defect and could not answer",
+        detail=f"{type(error).__name__}: {str(error)[:500]}",
+        hint="Its standard error has the traceback. Other pages are not affected.",
+    )
+    return JsonResponse(error_body(found), 503)

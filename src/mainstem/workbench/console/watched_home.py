@@ -1,0 +1,33 @@
+"""WatchedHome: an open home, and its map, made at most once in a while however many pages ask for it."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from mainstem.stem import Mainstem
+from mainstem.workbench.console.home_map import home_map
+
+__all__ = ["WatchedHome"]
+
+# A map is this old at most.
+AGE_US_MAX = 500_000
+
+
+class WatchedHome:
+    """The home that a console shows. Thread-safe."""
+
+    def __init__(self, stem: Mainstem) -> None:
+        self.stem = stem
+        self._guard = threading.Lock()
+        self._map: dict[str, Any] | None = None
+        self._made_at = 0
+
+    def map(self) -> dict[str, Any]:
+        """The map, at most half a second old."""
+        with self._guard:
+            now = self.stem.log.clock.monotonic()
+            if self._map is None or now - self._made_at > AGE_US_MAX:
+                self._map = home_map(self.stem)
+                self._made_at = self.stem.log.clock.monotonic()
+            return self._map
