@@ -36,7 +36,7 @@ function App() {
   return (
     <Shell page={page} home={facts?.home.name ?? ""} things={things}>
       <Boundary key={address.path.join("/")}>
-        {facts ? <Page address={address} home={home} facts={facts} live={live} /> : home.problem ? <ProblemPanel problem={home.problem} /> : <p class="dim">The home is being read.</p>}
+        {facts ? <Page address={address} home={home} facts={facts} live={live} /> : home.problem ? <ProblemPanel whole problem={home.problem} /> : <p class="dim">The home is being read.</p>}
       </Boundary>
     </Shell>
   );
@@ -63,6 +63,7 @@ function Page({ address, home, facts, live }: { address: Address; home: Home; fa
   }
   return (
     <ProblemPanel
+      whole
       problem={new Problem("There is no such page.", `The address names "${address.path.join("/")}".`, "Pages are Overview, Flows, Topics, Views, Queues and Query; / finds anything by its name.")}
     />
   );
@@ -77,7 +78,7 @@ class Boundary extends Component<{ children: ComponentChildren }, { error: unkno
   }
 
   override render() {
-    return this.state.error === null ? this.props.children : <ProblemPanel problem={problemFrom(this.state.error)} />;
+    return this.state.error === null ? this.props.children : <ProblemPanel whole problem={problemFrom(this.state.error)} />;
   }
 }
 

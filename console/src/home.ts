@@ -30,7 +30,7 @@ export function useHome(): Home {
     setProblem(null);
   };
   useStream("home", ({ content }) => {
-    const said = (content as { content?: HomeFacts }).content ?? (content as HomeFacts);
+    const said = content as HomeFacts;
     if (said?.nodes) take(said);
   });
   // The stream brings it too; without it the page must say why there is nothing.
@@ -74,8 +74,10 @@ export function behind(node: HomeNode): string {
 
 export function mapOf(facts: HomeFacts, trends: Map<string, number[]>): { nodes: MapNode[]; edges: MapEdge[] } {
   const now = instant(facts.home.at);
+  // Rejected messages are on the queue's card and page: a topic for each would make the map half again as wide.
+  const shown = (id: string) => !(id.startsWith("topic:") && id.endsWith(".rejected"));
   return {
-    nodes: facts.nodes.map((node) => {
+    nodes: facts.nodes.filter((node) => shown(node.id)).map((node) => {
       const [first, second] = linesOf(node, now);
       return {
         id: node.id,
@@ -88,7 +90,7 @@ export function mapOf(facts: HomeFacts, trends: Map<string, number[]>): { nodes:
         trend: trends.get(node.id) ?? [],
       };
     }),
-    edges: facts.edges.map(({ from, to, rows_per_second }) => ({ from, to, rows: rows_per_second })),
+    edges: facts.edges.filter(({ from, to }) => shown(from) && shown(to)).map(({ from, to, rows_per_second }) => ({ from, to, rows: rows_per_second })),
   };
 }
 

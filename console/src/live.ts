@@ -2,7 +2,7 @@
 // never load. The tab that holds a lock reads the stream of the subjects that all tabs want, and passes on what it hears;
 // when it is closed the lock goes to another, which goes on from the last cursors.
 
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 
 export type StreamState = "waiting" | "live" | "cut";
 
@@ -30,8 +30,8 @@ type Message =
 
 const WANT_SECONDS = 5;
 const FORGET_SECONDS = 16;
-// The server sends a heartbeat more often; without one for this long the stream is cut, whatever the socket says.
-const SILENCE_SECONDS = 12;
+// After so long without an event the server is asked whether it is there: a connection may be dead without a word.
+const SILENCE_SECONDS = 10;
 const AGAIN_SECONDS_MIN = 0.5;
 const AGAIN_SECONDS_MAX = 4;
 
@@ -61,7 +61,7 @@ function setStatus(next: Partial<Status>): void {
 }
 
 function hear(happening: Happening): void {
-  if (happening.kind === "snapshot") last.set(happening.subject, happening);
+  if (happening.kind === "home" || happening.kind === "snapshot") last.set(happening.subject, happening);
   for (const listener of listeners.get(happening.subject) ?? []) listener(happening);
 }
 
@@ -82,13 +82,12 @@ function connect(): void {
   source?.close();
   if (!subjects.length) return;
   const query = new URLSearchParams(subjects.map((subject) => ["of", subject]));
-  if (Object.keys(kept).length) query.set("after", JSON.stringify(kept));
+  if (Object.keys(kept).length) query.set("last", JSON.stringify(kept));
   const here = new EventSource(`api/stream?${query}`);
   source = here;
-  for (const kind of ["snapshot", "changes", "gap", "gone", "problem"]) {
+  for (const kind of ["home", "snapshot", "changes", "rows", "gap", "gone", "trouble", "well"]) {
     here.addEventListener(kind, (event) => here === source && received(kind, event as MessageEvent<string>));
   }
-  here.addEventListener("beat", (event) => here === source && beat(JSON.parse((event as MessageEvent<string>).data)));
   here.onopen = () => here === source && alive();
   here.onerror = () => here === source && lost();
   watchSilence();
@@ -96,7 +95,7 @@ function connect(): void {
 
 function watchSilence(): void {
   clearTimeout(silence);
-  silence = setTimeout(lost, SILENCE_SECONDS * 1000);
+  silence = setTimeout(poll, SILENCE_SECONDS * 1000);
 }
 
 function alive(): void {
@@ -105,18 +104,18 @@ function alive(): void {
   setStatus({ state: "live", heard: Date.now() + status.ahead });
 }
 
-function beat(content: { now?: string }): void {
-  const now = content.now ? Date.parse(content.now) : NaN;
+/** The server's time is the one that counts: this machine's clock may be wrong. */
+function setClock(home: { home?: { at?: string } } | undefined): void {
+  const now = Date.parse(home?.home?.at ?? "");
   if (!Number.isNaN(now)) status.ahead = now - Date.now();
-  alive();
 }
 
 function received(kind: string, event: MessageEvent<string>): void {
-  const content = JSON.parse(event.data) as { subject: string; now?: string };
+  const content = JSON.parse(event.data) as { subject: string; home?: { home?: { at?: string } } };
   if (event.lastEventId) cursors = { ...cursors, ...(JSON.parse(event.lastEventId) as Record<string, string>) };
-  if (content.now) beat(content);
-  else alive();
-  const happening = { subject: content.subject, kind, content };
+  setClock(content.home);
+  alive();
+  const happening = { subject: content.subject, kind, content: content.home ?? content };
   hear(happening);
   channel?.postMessage({ kind: "happened", happening } satisfies Message);
 }
@@ -136,14 +135,19 @@ async function poll(): Promise<void> {
   try {
     const answer = await fetch("api/home", { cache: "no-store" });
     if (!answer.ok) throw new TypeError(`status ${answer.status}`);
-    const content: unknown = await answer.json();
-    const happening = { subject: "home", kind: "snapshot", content };
+    const content = (await answer.json()) as { home?: { at?: string } };
+    setClock(content);
     again = Math.min(again, 2);
     setStatus({ state: "live", heard: Date.now() + status.ahead });
-    hear(happening);
-    channel?.postMessage({ kind: "happened", happening } satisfies Message);
+    for (const subject of open.split("\n")) {
+      const happening = { subject, kind: subject === "home" ? "home" : "asked", content };
+      hear(happening);
+      channel?.postMessage({ kind: "happened", happening } satisfies Message);
+    }
+    if (source) watchSilence();
   } catch {
-    if (status.state !== "cut") setStatus({ state: "cut" });
+    if (source) lost();
+    else if (status.state !== "cut") setStatus({ state: "cut" });
   }
 }
 
@@ -220,4 +224,20 @@ export function useStatus(): Status {
 /** The server's time. */
 export function serverNow(): number {
   return Date.now() + status.ahead;
+}
+
+const TICK_MS = 150;
+
+/** A number that grows when something happens to a subject, at most every 150 ms: a reason to ask again. */
+export function useTick(subject: string | null): number {
+  const [tick, setTick] = useState(0);
+  const timer = useRef<ReturnType<typeof setTimeout> | undefined>(undefined);
+  useStream(subject, ({ kind }) => {
+    if (kind === "snapshot" && tick === 0) return;
+    timer.current ??= setTimeout(() => {
+      timer.current = undefined;
+      setTick((before) => before + 1);
+    }, TICK_MS);
+  });
+  return tick;
 }

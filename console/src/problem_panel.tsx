@@ -3,12 +3,14 @@
 import type { Problem } from "./ask";
 import { Value } from "./value";
 
-export function ProblemPanel({ problem }: { problem: Problem }) {
+/** `whole`: it is all that the page has. */
+export function ProblemPanel({ problem, whole = false }: { problem: Problem; whole?: boolean }) {
+  const Heading = whole ? "h1" : "h2";
   return (
     <section class="panel problem" role="alert">
-      <h2>
+      <Heading>
         <span class="tag t-gone">problem</span> <Value value={problem.what} short={400} />
-      </h2>
+      </Heading>
       {problem.detail && (
         <p>
           <Value value={problem.detail} short={1000} />

@@ -20,9 +20,34 @@ export function textOf(value: unknown): string {
   return typeof value === "object" ? JSON.stringify(value) : String(value);
 }
 
+const TIMINGS: Record<string, [string, string]> = { early: ["t-early", "early"], on_time: ["t-on", "complete"], late: ["t-late", "corrected"] };
+
+/** A window as its two times, a pane as its timing in words; null for anything else. */
+function spoken(value: unknown) {
+  if (typeof value !== "object" || value === null) return null;
+  const { start, end, timing, index } = value as Record<string, unknown>;
+  if (typeof start === "string" && typeof end === "string" && Object.keys(value).length === 2) {
+    const [from, to] = [Date.parse(start), Date.parse(end)];
+    if (!Number.isNaN(from) && !Number.isNaN(to)) return <span title={`${start} to ${end}`}>{`${shortTime(from)} to ${shortTime(to)}`}</span>;
+  }
+  if (typeof timing === "string" && index !== undefined && TIMINGS[timing]) {
+    const [tag, word] = TIMINGS[timing];
+    return <span class={`tag ${tag}`}>{word}</span>;
+  }
+  return null;
+}
+
+function shortTime(at: number): string {
+  const text = new Date(at).toISOString();
+  const time = at % 60_000 ? (at % 1000 ? text.slice(11, 23) : text.slice(11, 19)) : text.slice(11, 16);
+  return Math.abs(Date.now() - at) < 43_200_000 ? time : `${text.slice(0, 10)} ${time}`;
+}
+
 export function Value({ value, short = SHOWN }: { value: unknown; short?: number }) {
   const [open, setOpen] = useState(false);
   if (value === null || value === undefined) return <span class="dim">null</span>;
+  const words = spoken(value);
+  if (words) return words;
   const text = textOf(value);
   if (text === "") return <span class="dim">empty</span>;
   // Not between the two halves of a character.
@@ -32,8 +57,8 @@ export function Value({ value, short = SHOWN }: { value: unknown; short?: number
     <>
       <bdi class="value">{visible(shown)}</bdi>
       {cut && (
-        <button type="button" class="more" onClick={() => setOpen(true)} aria-label={`Show all ${text.length} characters`}>
-          …{text.length - shown.length} more
+        <button type="button" class="more" onClick={() => setOpen(true)}>
+          …{text.length - shown.length} more characters
         </button>
       )}
     </>

@@ -83,6 +83,7 @@ export function HomeMap({ nodes, edges, moving }: { nodes: MapNode[]; edges: Map
       viewBox={`0 0 ${layout.width} ${layout.height + head}`}
       width={layout.width}
       height={layout.height + head}
+      style={{ minWidth: `${Math.round(layout.width * 0.82)}px` }}
       role="group"
       aria-label={`Map: ${nodes.length} nodes, ${edges.length} edges`}
     >
@@ -199,7 +200,7 @@ function Node({ node, at }: { node: MapNode; at: Point }) {
 }
 
 function Trend({ values, x, y }: { values: number[]; x: number; y: number }) {
-  if (values.length < 2) return null;
+  if (values.length < 2 || values.every((value) => value === 0)) return null;
   const top = Math.max(...values) || 1;
   const path = values.map((value, i) => `${i ? "L" : "M"}${(x + (i * 46) / (values.length - 1)).toFixed(1)} ${(y + 12 - (value / top) * 12).toFixed(1)}`);
   return <path class="spark" d={path.join("")} />;

@@ -31,7 +31,7 @@ export function Listing({ kind, facts }: { kind: Listed; facts: HomeFacts }) {
         {bad > 0 && <span class="then"> {bad === 1 ? "One wants a look." : `${count(bad)} want a look.`}</span>}
       </h1>
       <div class="body">
-        <div class="tools" />
+        <div class="gap" />
         <FactTable
           label={`All ${kind}s`}
           heads={[[kind, "left"], ...heads]}
@@ -69,8 +69,8 @@ const COLUMNS: Record<Listed, [[string, Side][], (node: HomeNode, now: number) =
     ],
   ],
   topic: [
-    [["rows", "right"], ["records", "right"], ["", "left"]],
-    (node) => [`${rate(node.rows_per_second ?? 0)} /s`, count(node.records ?? 0), node.state === "unreadable" ? <Value value={node.sentence} /> : ""],
+    [["rows", "right"], ["records", "right"]],
+    (node) => [`${rate(node.rows_per_second ?? 0)} /s`, node.state === "unreadable" ? <Value value={node.sentence} /> : count(node.records ?? 0)],
   ],
   view: [
     [["rows", "right"], ["behind", "left"], ["changed", "left"], ["written by", "left"]],

@@ -28,11 +28,18 @@ interface Records {
   rows: (Row & { record: { partition: number; offset: string; appended_at: string } })[];
 }
 
+const REASON: Column[] = [
+  { name: "cause", type: "why" },
+  { name: "reason", type: "in words" },
+  { name: "deliveries", type: "INT" },
+  { name: "last_error", type: "the worker's" },
+];
+
 export function QueuePage({ topic, queue, home, live }: { topic: string; queue: string; home: HomeFacts; live: number }) {
   const { content: facts, problem } = useAnswer<QueueFacts>(`api/queues/${encodeURIComponent(topic)}/${encodeURIComponent(queue)}`, live);
   const rejected = useAnswer<Records>(facts && facts.rejected > 0 ? `api/topics/${encodeURIComponent(facts.rejected_topic)}/records?limit=50` : null, facts?.rejected);
   const now = instant(home.home.at);
-  if (problem && !facts) return <ProblemPanel problem={problem} />;
+  if (problem && !facts) return <ProblemPanel whole problem={problem} />;
   if (!facts) return null;
   const waiting = Number(facts.lag.records);
   const delivered = facts.counts["delivered"] ?? 0;
@@ -68,7 +75,7 @@ export function QueuePage({ topic, queue, home, live }: { topic: string; queue: 
       {problem && <ProblemPanel problem={problem} />}
       <section class="body">
         <h2>Rejected messages</h2>
-        <div class="tools" />
+        <div class="gap" />
         {rejected.problem && <ProblemPanel problem={rejected.problem} />}
         {facts.rejected === 0 ? (
           <div class="panel">
@@ -80,8 +87,8 @@ export function QueuePage({ topic, queue, home, live }: { topic: string; queue: 
           rejected.content && (
             <RowTable
               label="Rejected messages"
-              columns={rejected.content.columns}
-              rows={[...rejected.content.rows].reverse()}
+              columns={[...REASON, ...rejected.content.columns.filter((column) => column.name !== "rejection")]}
+              rows={[...rejected.content.rows].reverse().map((row) => ({ ...(row["rejection"] as Row | null), ...row }))}
               nameOf={(row) => JSON.stringify(row["record"])}
               lead={[{ title: "rejected", cell: (row) => moment(instant((row as Records["rows"][number]).record.appended_at), now, 1) }]}
               empty="They are no longer kept."

@@ -4,6 +4,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { type Address, alter, link } from "../address";
 import type { Column, HomeFacts, Lag, Row } from "../api";
 import { ask, type Problem, problemFrom, useAnswer } from "../ask";
+import { useTick } from "../live";
 import { ProblemPanel } from "../problem_panel";
 import { FactTable, RowTable } from "../table";
 import { Name, Value } from "../value";
@@ -54,7 +55,7 @@ export function TopicPage({ name, address, home, live }: { name: string; address
   const facts = useAnswer<TopicFacts>(path, Math.floor(live / 5));
   const node = home.nodes.find((candidate) => candidate.id === `topic:${name}`);
   const now = instant(home.home.at);
-  if (facts.problem && !facts.content) return <ProblemPanel problem={facts.problem} />;
+  if (facts.problem && !facts.content) return <ProblemPanel whole problem={facts.problem} />;
   const topic = facts.content;
   return (
     <>
@@ -72,14 +73,14 @@ export function TopicPage({ name, address, home, live }: { name: string; address
           {topic.event_time ? <>Event time is <b><Name of={topic.event_time} /></b>.</> : "It has no event time."}
         </p>
       )}
-      <RecordList key={name} path={`${path}/records`} address={address} live={live} now={now} />
+      <RecordList key={name} path={`${path}/records`} subject={`topic:${name}`} address={address} now={now} />
       {topic && <Partitions topic={topic} />}
       {topic && <Readers topic={topic} />}
     </>
   );
 }
 
-function RecordList({ path, address, live, now }: { path: string; address: Address; live: number; now: number }) {
+function RecordList({ path, subject, address, now }: { path: string; subject: string; address: Address; now: number }) {
   const position = address.query.get("position") ?? "";
   const filter = address.query.get("filter") ?? "";
   const [wanted, setWanted] = useState({ position, filter });
@@ -88,6 +89,7 @@ function RecordList({ path, address, live, now }: { path: string; address: Addre
   const [looking, setLooking] = useState<AbortController | null>(null);
   const [lit, setLit] = useState<ReadonlySet<string>>(new Set());
   const newest = position === "";
+  const tick = useTick(newest ? subject : null);
   const busy = useRef(false);
 
   const look = async (cursor: string | null, add: boolean) => {
@@ -128,7 +130,7 @@ function RecordList({ path, address, live, now }: { path: string; address: Addre
   }, [path, position, filter]);
   useEffect(() => {
     if (newest && shown) void look(shown.cursor, true);
-  }, [live]);
+  }, [tick]);
 
   const submit = (event: Event) => {
     event.preventDefault();
@@ -198,14 +200,14 @@ function Partitions({ topic }: { topic: TopicFacts }) {
   return (
     <section class="body">
       <h2>Partitions</h2>
-      <div class="tools" />
+      <div class="gap" />
       <FactTable
         label="Partitions"
-        heads={[["partition", "right"], ["from offset", "right"], ["next offset", "right"], ["records", "right"], ["size", "right"], ["", "left"]]}
+        heads={[["partition", "right"], ["from offset", "right"], ["next offset", "right"], ["records", "right"], ["segments", "right"], ["size", "right"]]}
         rows={topic.partitions.map((partition, index) => {
           const first = partition.earliest ?? partition.start ?? 0;
           const next = partition.latest ?? partition.end ?? 0;
-          return [String(partition.partition ?? partition.number ?? index), String(first), String(next), count(partition.records ?? Number(next) - Number(first)), size(partition.bytes ?? 0), partition.damage ? <span class="tag t-gone">damaged</span> : ""];
+          return [String(partition.partition ?? partition.number ?? index), String(first), String(next), count(partition.records ?? Number(next) - Number(first)), count(partition.segments ?? 0), partition.damage ? <span class="tag t-gone">damaged</span> : size(partition.bytes ?? 0)];
         })}
         empty="It has no partition."
       />
@@ -224,9 +226,9 @@ function Readers({ topic }: { topic: TopicFacts }) {
   ];
   return (
     <section class="body">
-      <div class="tools" />
+      <div class="wide-gap" />
       <h2>Readers</h2>
-      <div class="tools" />
+      <div class="gap" />
       <FactTable label="Readers" heads={[["reader", "left"], ["behind", "left"], ["falls off", "left"]]} rows={rows} empty="No flow, queue or group reads it." />
     </section>
   );

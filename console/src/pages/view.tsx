@@ -4,6 +4,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { type Address, alter, link } from "../address";
 import type { Column, HomeFacts, Lag, Row } from "../api";
 import { useAnswer } from "../ask";
+import { useTick } from "../live";
 import { ProblemPanel } from "../problem_panel";
 import { FactTable, RowTable } from "../table";
 import { Name, textOf } from "../value";
@@ -42,12 +43,12 @@ export function ViewPage({ name, address, home, live }: { name: string; address:
   const query = new URLSearchParams({ limit: String(PAGE) });
   if (after) query.set("after", after);
   if (key) query.set("key", key);
-  // Only a change of the view is a reason to read it again.
-  const page = useAnswer<ViewPageRows>(`${path}/rows?${query}`, `${node?.applied_at} ${node?.rows}`);
+  const tick = useTick(`view:${name}`);
+  const page = useAnswer<ViewPageRows>(`${path}/rows?${query}`, tick);
   const lit = useLit(page.content, page.old ? "" : query.toString());
   const now = instant(home.home.at);
   const problem = facts.problem ?? page.problem;
-  if (problem && !page.content) return <ProblemPanel problem={problem} />;
+  if (problem && !page.content) return <ProblemPanel whole problem={problem} />;
   const view = facts.content;
   return (
     <>
@@ -95,11 +96,11 @@ export function ViewPage({ name, address, home, live }: { name: string; address:
       {view && view.all_versions.length > 1 && (
         <section class="body">
           <h2>Versions</h2>
-          <div class="tools" />
+          <div class="gap" />
           <FactTable
             label="Versions"
-            heads={[["version", "right"], ["", "left"], ["rows", "right"], ["size", "right"], ["created", "left"]]}
-            rows={view.all_versions.map((it) => [String(it.version), it.live ? <span class="tag t-on">live</span> : "", count(it.rows), size(it.bytes), ago(instant(it.created_at), now)])}
+            heads={[["version", "right"], ["state", "left"], ["rows", "right"], ["size", "right"], ["created", "left"]]}
+            rows={view.all_versions.map((it) => [String(it.version), it.live ? <span class="tag t-on">live</span> : "kept", count(it.rows), size(it.bytes), ago(instant(it.created_at), now)])}
             empty=""
           />
         </section>
