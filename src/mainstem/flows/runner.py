@@ -33,6 +33,7 @@ from mainstem.errors import (
 )
 from mainstem.flows.checkpoint_fit import SinkIdentity, check_code, check_held, check_sink, check_sources, way_out
 from mainstem.flows.flow_activity import FlowActivity, note_killed
+from mainstem.flows.flow_description import write_description
 from mainstem.flows.flow_handle import FlowHandle, spark_has_ended
 from mainstem.flows.flow_progress import ProgressReports, query_name
 from mainstem.flows.native_catch_up import NativeCatchUp
@@ -473,6 +474,7 @@ class RunningFlows:
             sources=planned.sources, pace=planned.flow.mode, every_us=planned.flow.every_us,
             folder=getattr(sink, "path", None),
         )  # fmt: skip
+        write_description(store, run, planned)
         self._activity[handle.name].begun(run, last_batch(checkpoint))
         if planned.flow.mode == "real-time":
             self._run_in_real_time(handle, run, checkpoint)

@@ -3,6 +3,7 @@
     flows/<name>/flow.json          {"format": 2, "epoch": 7, "runs": {"1": {"epoch": 6, "plan": ...}, "2": {"epoch": 7, ...}}}
     flows/<name>/lock               locked while flow.json changes
     flows/<name>/v<version>/        Spark's checkpoint
+    flows/<name>/does-v<version>.json   what that version does; see `flow_description`
 
 `flow.json` is replaced atomically and synced. A run starts by raising the epoch and recording it for its version: a version
 has one current run, and a run that finds another epoch than its own is fenced. Two versions may run beside each other,
@@ -22,7 +23,7 @@ import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
 from mainstem.batch import FlowRun
@@ -211,7 +212,13 @@ class FlowStore:
             return {**known, "runs": runs}
 
         self.change(without)
+        with suppress(FileNotFoundError):
+            os.remove(self.description(version))
         self._release_holds(str(version))
+
+    def description(self, version: int) -> str:
+        """The file with what a version of the flow does."""
+        return f"{self.folder}/does-v{version}.json"
 
     def checkpoint(self, version: int) -> str:
         return f"{self.folder}/v{version}"

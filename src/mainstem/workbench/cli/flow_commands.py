@@ -137,10 +137,13 @@ def describe(flow: FlowArgument, *, as_json: JsonOption = False, home: HomeOptio
 
 
 def _show(it: FlowFacts) -> None:
+    from mainstem.flows.flow_description import sentence_of
+
     last = it.progress[-1] if it.progress else {}
     shown = [
         ("flow", it.flow),
         ("state", it.state if it.pid is None else f"{it.state}, process {it.pid}"),
+        *([] if it.does is None else [("does", sentence_of(it.does))]),
         ("into", it.sink),
         ("version", str(it.version)),
         ("epoch", str(it.epoch)),
@@ -226,6 +229,8 @@ def _state(last: dict[str, Any]) -> str:
 
 
 def flow_json(it: FlowFacts) -> dict[str, Any]:
+    from mainstem.flows.flow_description import sentence_of
+
     return {
         "flow": it.flow,
         "state": it.state,
@@ -248,6 +253,7 @@ def flow_json(it: FlowFacts) -> dict[str, Any]:
         "columnar": it.columns or None,
         "built_for_every_batch": it.built or None,
         "sealed_files_first": it.history,
+        "does": None if it.does is None else {"text": sentence_of(it.does), **it.does},
     }
 
 

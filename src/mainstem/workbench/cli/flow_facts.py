@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from mainstem.errors import FlowNotFound, InvalidName, TopicNotFound, did_you_mean
+from mainstem.flows.flow_description import read_description
 from mainstem.flows.flow_waits import HolderFacts, waits_for, watermark_holders
 from mainstem.flows.progress_rows import PROGRESS_TOPIC
 from mainstem.log.lag import Lag
@@ -132,6 +133,8 @@ class FlowFacts:
     every_us: int | None = None
     # The transactions that its run waits for, and those that it had to split.
     transactions: CutNote = field(default_factory=CutNote)
+    # What it does: sources, operators and sink, as its last run wrote it; None if that is not known.
+    does: dict[str, Any] | None = None
 
     @property
     def waits(self) -> str:
@@ -195,6 +198,7 @@ def flow_facts(stem: Mainstem, name: str, progress: dict[str, list[dict[str, Any
         built=run.get("built", ""),
         columns=run.get("columns", ""),
         transactions=cut_note(checkpoint),
+        does=read_description(store, version),
     )
 
 
