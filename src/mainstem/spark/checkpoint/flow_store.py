@@ -12,6 +12,8 @@ while one is rebuilt. The plan describes the program that the version's checkpoi
 A run has its `process`, and, after its end, how it `ended`; if its process died without recording an exit, it
 was killed. `stop` is a stop request of any process: the running process polls it. The next run starts without it,
 so a request that was too late, or for a dead process, never has to be withdrawn.
+
+`waits` is there while a process waits before it tries again to reach what the flow writes or reads.
 """
 
 from __future__ import annotations
@@ -146,6 +148,7 @@ class FlowStore:
                 _check_current(known.get("runs", {}).get(str(version), {}), after)
             epoch = known.get("epoch", 0) + 1
             runs, run = known.get("runs", {}), {**facts, "process": this_process()}
+            known = {name: fact for name, fact in known.items() if name != "waits"}
             return {**known, "epoch": epoch, "runs": {**runs, str(version): run | {"epoch": epoch}}}
 
         return FlowRun(self.name, self.change(raise_epoch)["epoch"], version)
@@ -153,6 +156,21 @@ class FlowStore:
     def note(self, run: FlowRun, **facts: object) -> None:
         """Store more facts with a run. A newer run is not changed."""
         self.change(lambda known: _with_facts(known, run, facts))
+
+    def wait(self, sink: str, reason: str, since: int) -> None:
+        """Record that this process waits, since a moment in microseconds since 1970, before it tries again."""
+        waits = {"process": this_process(), "sink": sink, "reason": reason, "since": since}
+        self.change(lambda known: {**known, "waits": waits})
+
+    def wait_no_longer(self) -> None:
+        """Record that this process no longer waits."""
+
+        def without(known: dict[str, Any]) -> dict[str, Any]:
+            ours = known.get("waits", {}).get("process") == this_process()
+            return {name: fact for name, fact in known.items() if not ours or name != "waits"}
+
+        if "waits" in self.read():
+            self.change(without)
 
     def end(self, run: FlowRun, state: Literal["stopped", "failed"], error: Sequence[str] = ()) -> None:
         """Record the end of a run; `error` has a line for each part of its error. A newer run is not changed."""
