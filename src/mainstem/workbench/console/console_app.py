@@ -23,7 +23,8 @@ from mainstem.errors import (
 )
 from mainstem.workbench.cli.error_text import of_system
 from mainstem.workbench.console.console_api import JsonResponse, api_routes
-from mainstem.workbench.console.watched_home import WatchedHome
+from mainstem.workbench.console.event_stream import EventStream
+from mainstem.workbench.console.stream_feed import StreamHub
 
 __all__ = ["PAGE", "console_app", "error_body", "error_status"]
 
@@ -41,11 +42,16 @@ STATUSES: tuple[tuple[type[MainstemError], int], ...] = (
 WORDS = {404: "there is no such page", 405: "this address takes no such request", 413: "the request is too large"}
 
 
-def console_app(home: WatchedHome) -> Starlette:
+def console_app(hub: StreamHub) -> Starlette:
     """The application."""
+
+    async def stream(request: Request) -> Response:
+        return EventStream(request, hub)
+
     return Starlette(
         routes=[
-            *api_routes(home),
+            *api_routes(hub.home),
+            Route("/api/stream", stream, methods=["GET"]),
             Route("/api/{rest:path}", _no_such_address, methods=["GET", "POST"]),
             Mount("/", app=_Page(directory=PAGE, html=True)),
         ],

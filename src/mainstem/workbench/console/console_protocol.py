@@ -24,6 +24,8 @@ class ConsoleProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        # For the answer to a client that takes nothing.
+        self.app_state = {**self.app_state, "abort": transport.abort}
         connection = transport.get_extra_info("socket")
         if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENT_SECONDS_MAX * 1000)

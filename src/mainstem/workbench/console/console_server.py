@@ -12,6 +12,7 @@ from mainstem.errors import Unavailable
 from mainstem.stem import Mainstem
 from mainstem.workbench.console.console_app import console_app
 from mainstem.workbench.console.console_protocol import ConsoleProtocol
+from mainstem.workbench.console.stream_feed import StreamHub
 from mainstem.workbench.console.watched_home import WatchedHome
 
 __all__ = ["ConsoleSettings", "serve_console"]
@@ -30,15 +31,27 @@ class ConsoleSettings:
 def serve_console(stem: Mainstem, settings: ConsoleSettings, tell: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM; `tell` is called with the address as soon as it answers."""
     listener = _listen(settings)
-    home = WatchedHome(stem)
+    hub = StreamHub(WatchedHome(stem))
     config = uvicorn.Config(
-        console_app(home), http=ConsoleProtocol, ws="none", lifespan="off", log_level="warning", access_log=False,
+        console_app(hub), http=ConsoleProtocol, ws="none", lifespan="off", log_level="warning", access_log=False,
         server_header=False, proxy_headers=False, timeout_graceful_shutdown=1,
     )  # fmt: skip
     host, port = listener.getsockname()[:2]
     tell(f"http://{f'[{host}]' if ':' in host else host}:{port}/")
     with listener:
-        uvicorn.Server(config).run(sockets=[listener])
+        _Server(config, hub).run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """Ends the streams before it waits for requests."""
+
+    def __init__(self, config: uvicorn.Config, hub: StreamHub) -> None:
+        super().__init__(config)
+        self._hub = hub
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._hub.close()
+        await super().shutdown(sockets)
 
 
 def _listen(settings: ConsoleSettings) -> socket.socket:

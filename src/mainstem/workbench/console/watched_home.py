@@ -22,6 +22,7 @@ class WatchedHome:
         self._guard = threading.Lock()
         self._map: dict[str, Any] | None = None
         self._made_at = 0
+        self.took_seconds = 0.0
 
     def map(self) -> dict[str, Any]:
         """The map, at most half a second old."""
@@ -30,4 +31,5 @@ class WatchedHome:
             if self._map is None or now - self._made_at > AGE_US_MAX:
                 self._map = home_map(self.stem)
                 self._made_at = self.stem.log.clock.monotonic()
+                self.took_seconds = (self._made_at - now) / 1_000_000
             return self._map
