@@ -248,7 +248,7 @@ function Strip({ batches, node }: { batches: Batches["rows"]; node: HomeNode | u
           <span>Late rows</span>
           <b>{rowsIn ? `${((100 * sum(late)) / rowsIn).toFixed(1)} %` : "0 %"}</b>
         </div>
-        <Plot times={times} bars lines={[{ stroke: "late-fill", fill: "late-fill", values: late }]} label={`Late rows, over ${minutes}`} />
+        <Plot times={times} bars lines={[{ stroke: "late-fill", fill: "late-fill", values: late.map((value) => value || null) }]} label={`Late rows, over ${minutes}`} />
         <div class="small dim">
           {count(sum(late))} corrected, {count(sum(tooLate))} too late
         </div>
