@@ -1,0 +1,88 @@
+// The console: which page an address means, and the home that all pages share.
+
+import { Component, type ComponentChildren, render } from "preact";
+import { useEffect, useRef } from "preact/hooks";
+import { type Address, useAddress } from "./address";
+import type { HomeFacts } from "./api";
+import { Problem, problemFrom } from "./ask";
+import { addressOf, type Home, shownName, useHome } from "./home";
+import { begin } from "./live";
+import { type Listed, Listing } from "./pages/listing";
+import { FlowPage } from "./pages/flow";
+import { Overview } from "./pages/overview";
+import { QueryPage } from "./pages/query";
+import { QueuePage } from "./pages/queue";
+import { TopicPage } from "./pages/topic";
+import { ViewPage } from "./pages/view";
+import { ProblemPanel } from "./problem_panel";
+import { Shell } from "./shell";
+
+const TITLES: Record<string, string> = { flows: "Flows", topics: "Topics", views: "Views", queues: "Queues", query: "Query" };
+
+function App() {
+  const address = useAddress();
+  const home = useHome();
+  const live = useCount(home.facts);
+  const { facts } = home;
+  const [section = ""] = address.path;
+  const page = section === "" ? "Overview" : (TITLES[section] ?? "");
+  useEffect(() => {
+    document.title = [address.path.slice(1).join(" / ") || page || "no such page", facts?.home.name ?? "Mainstem"].join(": ");
+  });
+  const things = (facts?.nodes ?? []).flatMap((node) => {
+    const found = addressOf(node);
+    return found ? [{ kind: node.kind, name: shownName(node), address: found, said: node.sentence }] : [];
+  });
+  return (
+    <Shell page={page} home={facts?.home.name ?? ""} things={things}>
+      <Boundary key={address.path.join("/")}>
+        {facts ? <Page address={address} home={home} facts={facts} live={live} /> : home.problem ? <ProblemPanel whole problem={home.problem} /> : <p class="dim">The home is being read.</p>}
+      </Boundary>
+    </Shell>
+  );
+}
+
+/** How many facts have come: a reason to ask again for what is not in the stream. */
+function useCount(value: unknown): number {
+  const counter = useRef({ value, count: 0 });
+  if (counter.current.value !== value) counter.current = { value, count: counter.current.count + 1 };
+  return counter.current.count;
+}
+
+function Page({ address, home, facts, live }: { address: Address; home: Home; facts: HomeFacts; live: number }): ComponentChildren {
+  const [section = "", name, more] = address.path;
+  if (section === "") return <Overview home={home} address={address} />;
+  if (section === "query") return <QueryPage address={address} home={facts} />;
+  const kind = { flows: "flow", topics: "topic", views: "view", queues: "queue" }[section] as Listed | undefined;
+  if (kind && name === undefined) return <Listing kind={kind} facts={facts} />;
+  if (name !== undefined) {
+    if (kind === "topic") return <TopicPage key={name} name={name} address={address} home={facts} live={live} />;
+    if (kind === "view") return <ViewPage key={name} name={name} address={address} home={facts} live={live} />;
+    if (kind === "flow") return <FlowPage key={name} name={name} address={address} home={facts} live={live} />;
+    if (kind === "queue" && more !== undefined) return <QueuePage topic={name} queue={more} home={facts} live={live} />;
+  }
+  return (
+    <ProblemPanel
+      whole
+      problem={new Problem("There is no such page.", `The address names "${address.path.join("/")}".`, "Pages are Overview, Flows, Topics, Views, Queues and Query; / finds anything by its name.")}
+    />
+  );
+}
+
+/** A defect of one page is said on that page; the others and the top go on. */
+class Boundary extends Component<{ children: ComponentChildren }, { error: unknown }> {
+  override state = { error: null as unknown };
+
+  override componentDidCatch(error: unknown): void {
+    this.setState({ error });
+  }
+
+  override render() {
+    return this.state.error === null ? this.props.children : <ProblemPanel whole problem={problemFrom(this.state.error)} />;
+  }
+}
+
+const root = document.getElementById("app") as HTMLElement;
+root.replaceChildren();
+begin();
+render(<App />, root);

@@ -1,0 +1,235 @@
+// A topic: its newest rows or those from a position, a filter, its partitions and its readers.
+
+import { useEffect, useRef, useState } from "preact/hooks";
+import { type Address, alter, link } from "../address";
+import type { Column, HomeFacts, Lag, Row } from "../api";
+import { ask, type Problem, problemFrom, useAnswer } from "../ask";
+import { useTick } from "../live";
+import { ProblemPanel } from "../problem_panel";
+import { FactTable, RowTable } from "../table";
+import { Name, Value } from "../value";
+import { ago, count, counted, instant, moment, rate, size, span, type Whole } from "../words";
+import { StateTag } from "./listing";
+
+interface TopicFacts {
+  topic: string;
+  schema: string;
+  key?: string[] | string | null;
+  event_time?: string | null;
+  keep: string;
+  records: Whole;
+  bytes: Whole;
+  appended_at: string | null;
+  partitions: { partition?: number; number?: number; earliest?: Whole; latest?: Whole; start?: Whole; end?: Whole; records?: Whole; bytes?: Whole; segments?: number; damage?: string | null }[];
+  groups?: { group: string; lag?: Lag; error?: string }[];
+  queues?: { queue: string; lag?: Lag; error?: string }[];
+  flows?: { flow: string; state: string; lag: Lag }[];
+}
+
+interface Records {
+  columns: Column[];
+  rows: (Row & { record: RecordFacts })[];
+  cursor: string;
+  at_end: boolean;
+  looked: number;
+}
+
+interface RecordFacts {
+  partition: number;
+  offset: string;
+  appended_at: string;
+  change: string;
+}
+
+const PAGE = 50;
+/** No more rows are kept on the page, however long it is open. */
+const ROWS_MAX = 500;
+const LIT_MS = 4000;
+
+const recordName = ({ record }: { record: RecordFacts }) => `${record.partition}:${record.offset}`;
+const byTime = (a: { record: RecordFacts }, b: { record: RecordFacts }) =>
+  a.record.appended_at < b.record.appended_at ? 1 : a.record.appended_at > b.record.appended_at ? -1 : Number(b.record.offset) - Number(a.record.offset);
+
+export function TopicPage({ name, address, home, live }: { name: string; address: Address; home: HomeFacts; live: number }) {
+  const path = `api/topics/${encodeURIComponent(name)}`;
+  const facts = useAnswer<TopicFacts>(path, Math.floor(live / 5));
+  const node = home.nodes.find((candidate) => candidate.id === `topic:${name}`);
+  const now = instant(home.home.at);
+  if (facts.problem && !facts.content) return <ProblemPanel whole problem={facts.problem} />;
+  const topic = facts.content;
+  return (
+    <>
+      <div class="crumb">
+        <a href={link("topics")}>Topics</a> / <Name of={name} />
+      </div>
+      <h1>
+        <Name of={name} />
+        <span class="tag t-acc">{node ? `${rate(node.rows_per_second ?? 0)} rows/s` : "a topic of Mainstem itself"}</span>
+      </h1>
+      {topic && (
+        <p class="words">
+          <b>{counted(topic.records, "record")}</b> in {counted(topic.partitions.length, "partition")}, {size(topic.bytes)}, kept {topic.keep}.{" "}
+          {topic.appended_at ? <>The last one was appended {ago(instant(topic.appended_at), now)}.</> : "Nothing was appended yet."}{" "}
+          {topic.event_time ? <>Event time is <b><Name of={topic.event_time} /></b>.</> : "It has no event time."}
+        </p>
+      )}
+      <RecordList key={name} path={`${path}/records`} subject={`topic:${name}`} address={address} now={now} />
+      {topic && <Partitions topic={topic} />}
+      {topic && <Readers topic={topic} />}
+    </>
+  );
+}
+
+function RecordList({ path, subject, address, now }: { path: string; subject: string; address: Address; now: number }) {
+  const position = address.query.get("position") ?? "";
+  const filter = address.query.get("filter") ?? "";
+  const [wanted, setWanted] = useState({ position, filter });
+  const [shown, setShown] = useState<{ columns: Column[]; rows: Records["rows"]; cursor: string; at_end: boolean; looked: number } | null>(null);
+  const [problem, setProblem] = useState<Problem | null>(null);
+  const [looking, setLooking] = useState<AbortController | null>(null);
+  const [lit, setLit] = useState<ReadonlySet<string>>(new Set());
+  const newest = position === "";
+  const tick = useTick(newest ? subject : null);
+  const busy = useRef(false);
+
+  const look = async (cursor: string | null, add: boolean) => {
+    if (busy.current) return;
+    busy.current = true;
+    const asked = new AbortController();
+    const slow = setTimeout(() => setLooking(asked), 300);
+    try {
+      const query = new URLSearchParams({ limit: String(PAGE) });
+      if (cursor !== null) query.set("cursor", cursor);
+      else if (position) query.set("position", position);
+      if (filter) query.set("filter", filter);
+      const found = await ask<Records>(`${path}?${query}`, { signal: asked.signal });
+      setProblem(null);
+      setShown((before) => {
+        const known = add && before ? before.rows : [];
+        const names = new Set(known.map(recordName));
+        const fresh = found.rows.filter((row) => !names.has(recordName(row)));
+        if (add && newest && fresh.length) {
+          setLit(new Set(fresh.map(recordName)));
+          setTimeout(() => setLit(new Set()), LIT_MS);
+        }
+        const rows = newest ? [...fresh, ...known].sort(byTime).slice(0, ROWS_MAX) : [...known, ...fresh].slice(-ROWS_MAX);
+        return { columns: found.columns, rows, cursor: found.cursor, at_end: found.at_end, looked: (add && before ? before.looked : 0) + found.looked };
+      });
+    } catch (error) {
+      if (!asked.signal.aborted) setProblem(problemFrom(error));
+    } finally {
+      clearTimeout(slow);
+      setLooking(null);
+      busy.current = false;
+    }
+  };
+  useEffect(() => {
+    setWanted({ position, filter });
+    setShown(null);
+    void look(null, false);
+  }, [path, position, filter]);
+  useEffect(() => {
+    if (newest && shown) void look(shown.cursor, true);
+  }, [tick]);
+
+  const submit = (event: Event) => {
+    event.preventDefault();
+    alter({ position: wanted.position.trim(), filter: wanted.filter.trim() });
+  };
+  return (
+    <>
+      <form class="tools" onSubmit={submit}>
+        <label>
+          From
+          <input class="field" size={22} value={wanted.position} placeholder="the newest" aria-describedby="positions" onInput={(event) => setWanted({ ...wanted, position: event.currentTarget.value })} />
+        </label>
+        <label>
+          Only
+          <input class="field" size={26} value={wanted.filter} placeholder="a condition: amount > 100" spellcheck={false} onInput={(event) => setWanted({ ...wanted, filter: event.currentTarget.value })} />
+        </label>
+        <button class="btn chief" type="submit">
+          Show
+        </button>
+        {(position || filter) && (
+          <button class="btn" type="button" onClick={() => alter({ position: null, filter: null })}>
+            Newest
+          </button>
+        )}
+        {looking && (
+          <button class="btn" type="button" onClick={() => looking.abort()}>
+            Cancel
+          </button>
+        )}
+        <span class="small dim" id="positions">
+          earliest, a time with its zone, offsets as 0:12,1:7, or a token
+        </span>
+      </form>
+      {problem && <ProblemPanel problem={problem} />}
+      {shown && (
+        <div class="body">
+          <RowTable
+            label="Records"
+            columns={shown.columns}
+            rows={shown.rows}
+            nameOf={(row) => recordName(row as Records["rows"][number])}
+            lit={lit}
+            lead={[
+              { title: "record", cell: (row) => recordName(row as Records["rows"][number]) },
+              { title: "appended", cell: (row) => moment(instant((row["record"] as RecordFacts).appended_at), now, 1) },
+            ]}
+            empty={filter ? `None of the ${count(shown.looked)} records that were looked at fulfils the condition.` : "There is no record here yet."}
+          />
+          <div class="tools">
+            {!newest && (
+              <button class="btn" type="button" disabled={shown.at_end} onClick={() => void look(shown.cursor, true)}>
+                {shown.at_end ? "That is the end" : "More"}
+              </button>
+            )}
+            <span class="small dim">
+              {counted(shown.rows.length, "row")} shown{filter && `, ${counted(shown.looked, "record")} looked at`}
+              {newest && shown.rows.length >= ROWS_MAX && `; older ones make room`}
+            </span>
+          </div>
+        </div>
+      )}
+    </>
+  );
+}
+
+function Partitions({ topic }: { topic: TopicFacts }) {
+  return (
+    <section class="body">
+      <h2>Partitions</h2>
+      <div class="gap" />
+      <FactTable
+        label="Partitions"
+        heads={[["partition", "right"], ["from offset", "right"], ["next offset", "right"], ["records", "right"], ["segments", "right"], ["size", "right"]]}
+        rows={topic.partitions.map((partition, index) => {
+          const first = partition.earliest ?? partition.start ?? 0;
+          const next = partition.latest ?? partition.end ?? 0;
+          return [String(partition.partition ?? partition.number ?? index), String(first), String(next), count(partition.records ?? Number(next) - Number(first)), count(partition.segments ?? 0), partition.damage ? <span class="tag t-gone">damaged</span> : size(partition.bytes ?? 0)];
+        })}
+        empty="It has no partition."
+      />
+    </section>
+  );
+}
+
+function Readers({ topic }: { topic: TopicFacts }) {
+  const lagText = (lag: Lag | undefined, error?: string) =>
+    lag ? (Number(lag.records) === 0 ? "up to date" : `${lag.seconds === null ? "" : `${span(lag.seconds)}, `}${counted(lag.records, "record")}`) : <Value value={error ?? "not known"} />;
+  const until = (lag: Lag | undefined) => (lag?.until_dropped_seconds == null ? "" : `in ${span(lag.until_dropped_seconds)}`);
+  const rows = [
+    ...(topic.flows ?? []).map((it) => [<>flow <a href={link("flows", it.flow)}><Name of={it.flow} /></a> <StateTag state={it.state} /></>, lagText(it.lag), until(it.lag)]),
+    ...(topic.queues ?? []).map((it) => [<>queue <a href={link("queues", topic.topic, it.queue)}><Name of={it.queue} /></a></>, lagText(it.lag, it.error), until(it.lag)]),
+    ...(topic.groups ?? []).map((it) => [<>group <b><Name of={it.group} /></b></>, lagText(it.lag, it.error), until(it.lag)]),
+  ];
+  return (
+    <section class="body">
+      <div class="wide-gap" />
+      <h2>Readers</h2>
+      <div class="gap" />
+      <FactTable label="Readers" heads={[["reader", "left"], ["behind", "left"], ["falls off", "left"]]} rows={rows} empty="No flow, queue or group reads it." />
+    </section>
+  );
+}

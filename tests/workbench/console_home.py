@@ -1,0 +1,192 @@
+"""A shop's home for the tests of the console, made without Spark: eight minutes of orders, flows that ran over them, their
+views and panes, a queue with rejected messages, a flow that was killed."""
+
+import random
+from collections import defaultdict
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+
+from mainstem.batch import Batch, FlowRun
+from mainstem.clock import ManualClock
+from mainstem.log.embedded.embedded_log import EmbeddedLog
+from mainstem.log.topic import Topic
+from mainstem.stem import Mainstem
+from mainstem.views.view import View
+from tests.workbench.ran_flows import began, did_batch, killed
+
+__all__ = ["STORES", "make_shop"]
+
+STORES = ("Berlin", "Lisbon", "Paris", "Vienna")
+PRICES = (4.5, 12.0, 39.0, 7.25, 18.0, 2.75)
+MINUTES = 8
+MINUTE = timedelta(minutes=1)
+DELAY = timedelta(seconds=20)
+LATENESS = 5 * MINUTE
+TIME = pa.timestamp("us", "UTC")
+REVENUE = pa.schema(
+    [
+        ("store", pa.string()),
+        ("window", pa.struct([("start", TIME), ("end", TIME)])),
+        ("total", pa.float64()),
+        ("orders", pa.int64()),
+        ("pane", pa.struct([("index", pa.int32()), ("timing", pa.string()), ("final", pa.bool_())])),
+    ]
+)
+
+
+@dataclass
+class Order:
+    """When it was placed, and when it came."""
+
+    order_id: str
+    store: str
+    amount: float
+    placed_at: datetime
+    came_at: datetime
+
+    def row(self) -> dict[str, object]:
+        return {name: getattr(self, name) for name in ("order_id", "store", "amount", "placed_at")}
+
+
+@dataclass
+class Window:
+    """A minute of a store, while panes are computed."""
+
+    total: float = 0.0
+    orders: int = 0
+    panes: int = 0
+    shown: float | None = None
+    complete: bool = False
+
+
+@dataclass
+class Revenue:
+    """What the flow would emit: early every ten seconds, complete when the watermark passes, corrected after it."""
+
+    windows: dict[tuple[str, datetime], Window] = field(default_factory=lambda: defaultdict(Window))
+    highest: datetime | None = None
+
+    def take(self, orders: list[Order]) -> list[dict[str, object]]:
+        watermark = None if self.highest is None else self.highest - DELAY
+        for order in orders:
+            start = order.placed_at.replace(second=0, microsecond=0)
+            if watermark is None or watermark < start + MINUTE + LATENESS:
+                window = self.windows[order.store, start]
+                window.total += order.amount
+                window.orders += 1
+        self.highest = max([order.placed_at for order in orders] + ([self.highest] if self.highest else []))
+        return [row for key in sorted(self.windows) for row in self._pane(key, self.highest - DELAY)]
+
+    def _pane(self, key: tuple[str, datetime], watermark: datetime) -> list[dict[str, object]]:
+        window = self.windows[key]
+        passed = watermark >= key[1] + MINUTE
+        timing = "late" if window.complete else "on_time" if passed else "early"
+        if window.shown == window.total and timing != "on_time":
+            return []
+        window.complete, window.shown, window.panes = window.complete or passed, window.total, window.panes + 1
+        return [
+            {
+                "store": key[0], "window": {"start": key[1], "end": key[1] + MINUTE}, "total": window.total,
+                "orders": window.orders, "pane": {"index": window.panes - 1, "timing": timing, "final": False},
+            }
+        ]  # fmt: skip
+
+
+def orders_until(now: datetime) -> list[Order]:
+    """About one a second, most of them at once; a courier's come three minutes late, and one is beyond all patience."""
+    chance = random.Random(77)
+    found, placed_at, number = [], now - MINUTES * MINUTE, 8690
+    while placed_at < now:
+        placed_at += timedelta(seconds=chance.expovariate(1.1))
+        number += chance.randint(1, 4)
+        store, amount = chance.choice(STORES), chance.choice(PRICES) * chance.randint(1, 5)
+        late = chance.random() < 0.02
+        after = chance.expovariate(1 / 1.2) + (chance.uniform(90, 200) if late else 0)
+        found.append(Order(f"o-{number}", store, amount, placed_at, placed_at + timedelta(seconds=after)))
+    for number, seconds in ((9002, 402), (9004, 421)):
+        placed_at = now - MINUTES * MINUTE + timedelta(seconds=9 * (number - 9000))
+        found.append(Order(f"o-{number}", "Lisbon", 12.0, placed_at, placed_at + timedelta(seconds=seconds)))
+    return sorted((order for order in found if order.came_at < now), key=lambda order: order.came_at)
+
+
+def make_shop(home: Path, now: datetime) -> Mainstem:
+    """The home, opened; the flows that run do so in this process."""
+    clock = ManualClock(now - MINUTES * MINUTE)
+    stem = Mainstem(EmbeddedLog(home, upkeep="manual", clock=clock), home=str(home))
+    orders = stem.create_topic(
+        "orders", schema="order_id STRING, store STRING, amount DOUBLE, placed_at TIMESTAMP", key="order_id",
+        partitions=2, event_time="placed_at",
+    )  # fmt: skip
+    payments = stem.create_topic("payments", schema="order_id STRING, paid DECIMAL(10,2)", key="order_id", partitions=2)
+    stem.create_topic("clicks", schema="visitor BIGINT, page STRING", partitions=2)
+    mails = stem.create_topic("mails", schema="order_id STRING, address STRING, text STRING", key="order_id")
+    revenue = began(stem, "revenue", sink="view revenue", sources=("orders",))
+    deliveries = began(stem, "deliveries", sink="view deliveries", sources=("orders", "payments"))
+    began(stem, "mails", sink="topic mails", sources=("view deliveries",))
+    _play(stem, clock, orders, payments, revenue, deliveries, now)
+    clicked = stem.topic("clicks")
+    clicked.append([{"visitor": 2**60 + n, "page": f"/shop/{n % 7}"} for n in range(200)])
+    sessions = began(stem, "sessions", sink="view sessions", sources=("clicks",))
+    did_batch(stem, sessions, 0, {"clicks": {0: 60, 1: 60}}, at=now - 2 * MINUTE)
+    killed(stem, sessions)
+    _mail(mails)
+    return stem
+
+
+def _play(
+    stem: Mainstem, clock: ManualClock, orders: Topic, payments: Topic, revenue: FlowRun, deliveries: FlowRun, now: datetime
+) -> None:
+    """Ten seconds at a time: what came is appended when it came, then each flow commits a batch."""
+    waiting, computed, number, ends = orders_until(now), Revenue(), 0, {}
+    until = now - MINUTES * MINUTE
+    while until < now:
+        until = min(now, until + timedelta(seconds=10))
+        came = [order for order in waiting if order.came_at <= until]
+        waiting = waiting[len(came) :]
+        for order in came:
+            clock.set(order.came_at)
+            orders.append([order.row()])
+        clock.set(until)
+        if not came:
+            continue
+        payments.append([{"order_id": order.order_id, "paid": Decimal(f"{order.amount:.2f}")} for order in came])
+        ends = {n: orders.backend.latest(n) for n in range(2)}
+        rows = computed.take(came)
+        _apply(stem, clock, "revenue", ["store", "window"], revenue, pa.Table.from_pylist(rows, REVENUE), number)
+        paid = pa.table({"order_id": [it.order_id for it in came], "store": [it.store for it in came]})
+        _apply(stem, clock, "deliveries", ["order_id"], deliveries, paid, number)
+        late = sum(row["pane"]["timing"] == "late" for row in rows)  # type: ignore[index]
+        figures = {"at": until, "rows_in": len(came), "rows_out": len(rows), "lag_seconds": 0.4, "late": late}
+        assert computed.highest is not None
+        did_batch(
+            stem, revenue, number, {}, more=[{"topic": "orders", "offsets": ends, "delay": 20_000_000}], **figures,
+            watermark=computed.highest - DELAY, batch_ms=280 + 9 * (number % 7), phases={"addBatch": 200, "planning": 40},
+        )  # fmt: skip
+        paid_ends = {n: payments.backend.latest(n) for n in range(2)}
+        did_batch(stem, deliveries, number, {"orders": ends, "payments": paid_ends}, at=until, rows_in=2 * len(came))
+        number += 1
+
+
+def _apply(
+    stem: Mainstem, clock: ManualClock, name: str, key: list[str], run: FlowRun, rows: pa.Table, number: int
+) -> None:
+    view = View(stem.home, name, key=key, clock=clock)
+    view.writer(run, rows.schema).apply(rows, Batch(number, run, {}))
+    view.close()
+
+
+def _mail(mails: Topic) -> None:
+    mails.append(
+        [{"order_id": f"o-{n}", "address": f"anna{n}.example.org", "text": "On its way."} for n in range(9150, 9162)]
+    )
+    queue = mails.queue("send")
+    for message in queue.take(5):
+        queue.acknowledge(message.receipt)
+    for message in queue.take(3):
+        queue.reject(message.receipt, f"{message.row['address']!r} has no @")
+    queue.take(2)
+
