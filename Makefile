@@ -11,8 +11,9 @@ DOCS_STAMP := .venv/.set_up_docs
 NODE_STAMP := console/node_modules/.set_up
 # Three for two cores: while one waits for a disk or a server, the others work. Others: `make test WORKERS=8`.
 WORKERS ?= 3
-# How long the demo takes: `make demo SECONDS=10`; 0 goes on until Ctrl-C.
-SECONDS ?= 60
+# How long the demo takes from its first result, and its orders a second: `make demo SECONDS=10`; 0 goes on until Ctrl-C.
+SECONDS ?= 120
+RATE ?= 2
 
 .PHONY: help setup test test-fast test-long lint static console format demo tour docs bench bench-quick clean
 
@@ -67,8 +68,8 @@ format: $(TEST_STAMP) ## put the code into the house form
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-demo: $(STAMP) ## the main job, live in the terminal
-	@$(BIN)/python -m examples.demo --seconds $(SECONDS)
+demo: $(STAMP) ## a shop, live on one page, for two minutes
+	@$(BIN)/python -m examples.demo --seconds $(SECONDS) --rate $(RATE)
 
 tour: $(STAMP) ## one short program per idea, each checked against a recomputation
 	@$(BIN)/python -m examples.tour

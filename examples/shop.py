@@ -4,7 +4,7 @@
     mainstem run examples/shop.py            until Ctrl-C; the next run continues from there
     python examples/shop.py [home]           the same from Python
 
-`make demo` feeds it.
+`python -m examples.shop_events [home]` feeds it.
 """
 
 import sys

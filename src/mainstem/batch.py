@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mainstem.spark.checkpoint.rejected_rows import RejectedRows
 
-__all__ = ["Batch", "FlowRun", "Offsets", "StageFigures", "Written"]
+__all__ = ["Batch", "FlowRun", "Offsets", "StageFigures", "StageProgress", "Written"]
 
 # topic -> partition -> the end offset: one after the last record.
 Offsets = Mapping[str, Mapping[int, int]]
@@ -37,6 +37,26 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class StageProgress:
+    """One stage in a batch: its rows, and its state afterwards.
+
+    `ms` is the time that its engine took, the sum over its buckets, which run in parallel; `slowest_bucket` took the longest,
+    `slowest_ms`.
+    """
+
+    stage: str
+    rows_in: int
+    rows_out: int
+    ms: int
+    state_rows: int
+    state_bytes: int
+    late: int
+    too_late: int
+    slowest_bucket: int
+    slowest_ms: int
+
+
+@dataclass(frozen=True)
 class StageFigures:
     """The size of the stages' state after a batch, and the number of its late rows and of those that were too late."""
 
@@ -48,6 +68,7 @@ class StageFigures:
     watermark: int | None
     # The number of input rows, if Spark does not know it; else None.
     rows_in: int | None = None
+    stages: tuple[StageProgress, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -59,3 +80,5 @@ class Written:
     stages: StageFigures | None = field(default=None, kw_only=True)
     # The number of rows that the sources gave, if Spark does not know it; else None.
     rows_read: int | None = field(default=None, kw_only=True)
+    # How long the sink took to write and commit the rows, after they were computed; None if it does not say.
+    sink_ms: int | None = field(default=None, kw_only=True)

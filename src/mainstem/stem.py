@@ -13,6 +13,7 @@ from mainstem.clock import Clock
 from mainstem.durable_files import unavailable
 from mainstem.durations import Duration, duration_us
 from mainstem.errors import Invalid, MainstemError, NotFound, TopicNotFound
+from mainstem.log.activity import note_activity
 from mainstem.log.embedded.embedded_log import EmbeddedLog
 from mainstem.log.embedded.upkeep.upkeep import UpkeepMode
 from mainstem.log.kafka.kafka_settings import SCHEME, names_brokers
@@ -306,6 +307,9 @@ class Mainstem:
         return SparkView(
             self.home, known, self._session, key=key, changes_max=changes_max, changes_age=changes_age, history=history,
             clock=self.log.clock, backend=self.view_backend,
+            used=lambda version: note_activity(
+                self.log, "view", known, "version used", f'view "{known}" shows version {version} now', version=version
+            ),
         )  # fmt: skip
 
     # Files

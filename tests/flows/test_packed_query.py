@@ -19,8 +19,8 @@ from pyspark.sql import functions as F
 
 from mainstem import Flow, Mainstem
 from mainstem.flows import program, staged_batches
-from mainstem.flows.flow_progress import PROGRESS_TOPIC
 from mainstem.flows.packed_query import packed_query
+from mainstem.flows.progress_rows import PROGRESS_TOPIC
 from mainstem.operators import (
     Process,
     aggregate,

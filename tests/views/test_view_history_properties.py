@@ -15,6 +15,7 @@ from mainstem.batch import Batch, FlowRun
 from mainstem.clock import ManualClock, as_datetime, as_us
 from mainstem.errors import FellOff
 from mainstem.views.view import View
+from tests.contracts.view_page_contract import read_pages
 from tests.contracts.view_rows import SCHEMA, recorded
 
 # A row for each store that is named; None: it is deleted.
@@ -89,6 +90,7 @@ class PastModel:
     def check(self) -> None:
         since = self.view.describe().history_since
         assert since is not None
+        assert read_pages(self.view, 2, since) == self.view.to_arrow(as_of=since)
         now = self.clock.now()
         # Of several at one time the last one counts.
         latest = {at: rows for rows, at, _ in self.copies}

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from mainstem.batch import FlowRun
-from mainstem.flows.flow_progress import PROGRESS_TOPIC, SCHEMA
+from mainstem.flows.progress_rows import PROGRESS_TOPIC, SCHEMA
 from mainstem.log.topic import Topic
 from mainstem.log.topic_settings import TopicSettings
 from mainstem.spark.checkpoint.flow_store import FlowStore

@@ -50,6 +50,7 @@ CALLS = {
     "view describe": "view describe revenue",
     "view read": "view read revenue",
     "view get": "view get revenue Berlin",
+    "view page": "view page revenue",
     "view versions": "view versions revenue",
     "view drop": "view drop revenue --yes",
     "capture list": "capture list",
@@ -153,6 +154,7 @@ def test_what_every_command_prints_parses_and_has_one_form(answers):
     lags = [one("group list")["lag"], one("queue list")["lag"], one("view list")["lag"], one("flow list")["lag"]]
     assert {tuple(lag) for lag in lags} == {("records", "bytes", "seconds", "until_dropped_seconds")}
     # And a row.
+    assert answers["view page"] == {"view": "revenue", "rows": [answers["view get"]], "after": None}
     assert answers["view read"] == answers["view get"] == {"store": "Berlin", "at": "2026-01-01T09:00:00Z", "n": 3}
     assert (
         answers["topic read"][0]["placed_at"] == answers["queue take"][0]["row"]["placed_at"] == "2026-01-01T09:00:00Z"

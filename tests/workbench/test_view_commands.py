@@ -235,6 +235,43 @@ def test_get_with_a_struct_in_the_key(cli, stem, orders):
     assert cli("view", "get", "per_minute", key, "--json").json["n"] == 3
 
 
+def test_pages_follow_one_another(cli, revenue):
+    said = cli("view", "page", "revenue", "--limit", "2")
+
+    assert [line.split()[:2] for line in said.out.splitlines()[2:]] == [
+        ["Berlin", "2026-01-01"],
+        ["Berlin", "2026-01-02"],
+    ]
+    command = "mainstem view page revenue --after=Berlin --after=2026-01-02 --limit=2"
+    assert said.err == f"next page: {command}\n"
+    last = cli(*command.split()[1:])
+    assert ([line.split()[0] for line in last.out.splitlines()[2:]], last.err) == (["Paris"], "")
+    first = cli("view", "page", "revenue", "--limit", "1", "--json").json
+    assert first == {
+        "view": "revenue",
+        "rows": [{"store": "Berlin", "day": "2026-01-01", "revenue": "12.50", "n": 2}],
+        "after": ["Berlin", "2026-01-01"],
+    }
+    assert cli("view", "page", "revenue", "--after", "Zagreb", "--after", "2026-01-01", "--json").json["rows"] == []
+    assert cli("view", "page", "revenue", "--after", "Berlin").error[0] == (
+        'mainstem.Invalid: a key of view "revenue" has 2 values, not 1'
+    )
+    assert cli("view", "page", "revenue", "--as-of", "orders@0:1").error[0] == (
+        'mainstem.Invalid: view "revenue" keeps no history'
+    )
+
+
+@pytest.mark.usefixtures("per_minute")
+def test_the_next_page_is_named_exactly_also_with_windows(cli):
+    import shlex
+
+    pages = [cli("view", "page", "per_minute", "--limit", "1")]
+    while pages[-1].err:
+        pages.append(cli(*shlex.split(pages[-1].err.removeprefix("next page: mainstem "))))
+    whole = cli("view", "page", "per_minute")
+    assert [page.out.splitlines()[2].split() for page in pages] == [line.split() for line in whole.out.splitlines()[2:]]
+
+
 def test_a_program_can_wait_for_an_append_too(revenue):
     assert revenue.wait_for("orders@0:1") is None
     with pytest.raises(NotYet):

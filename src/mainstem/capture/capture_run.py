@@ -59,6 +59,9 @@ NOTE_SECONDS = 5.0
 STATUS_SECONDS = 1.0
 # How often the tables' definitions are compared: a rewritten table that nobody changes afterwards is noticed by this.
 LOOK_SECONDS = 5.0
+# A transaction of the log costs as much CPU time as some hundred changes. So if many transactions of the source were in the
+# last one, those of the next tenth of a second are gathered.
+GATHERED_MIN, GATHER_SECONDS = 64, 0.1
 # The pauses before connecting again.
 PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.2, 10.0
 
@@ -86,6 +89,8 @@ class CaptureRun:
         self._pending: dict[str, list[tuple[pa.RecordBatch, pa.Array]]] = {}
         self._emptied: set[str] = set()
         self._noted_at = self._told_at = self._looked_at = 0.0
+        # When the next changes are to be read.
+        self._next_at = 0.0
         self._changes = 0
         self._rate = SnapshotRate()
         self._error = ""
@@ -150,6 +155,8 @@ class CaptureRun:
                 )
                 if target is not None:
                     wait = min(wait, SHORT_WAIT_SECONDS)
+                elif not busy:
+                    self._sleep(self._next_at - time.monotonic())
                 for event in connection.read(wait):
                     self._handle(event, connection, snapshots)
                 self._error = ""
@@ -340,6 +347,8 @@ class CaptureRun:
                     connection.confirm(event.position)
 
     def _commit(self, position: str | None, transactions: Any) -> None:
+        if len(transactions) >= GATHERED_MIN:
+            self._next_at = time.monotonic() + GATHER_SECONDS
         reach("capture_before_commit")
         self._log.commit(position, transactions)
         reach("capture_after_commit")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import threading
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from mainstem.arguments import checked_calls
-from mainstem.batch import FlowRun
+from mainstem.batch import FlowRun, StageProgress
 from mainstem.clock import Clock
 from mainstem.durations import Duration, duration_us
 from mainstem.errors import FlowFailed, Unavailable
@@ -20,10 +21,34 @@ if TYPE_CHECKING:
 
     from mainstem.flows.program import PlannedFlow
 
-__all__ = ["FlowHandle", "FlowProgress", "spark_has_ended"]
+__all__ = ["FlowHandle", "FlowProgress", "PartitionProgress", "SourceProgress", "spark_has_ended"]
 
 _ENDED = re.compile(r"on a stopped SparkContext|SparkContext was shut down|SparkContext has been shutdown")
 State = Literal["starting", "catching up", "running", "waiting to restart", "stopped", "failed"]
+
+
+@dataclass(frozen=True)
+class PartitionProgress:
+    """What a batch read of one partition: from offset `start` up to `stop`, not included; None if unknown. `watermark` is
+    the event time that the partition has reached, minus the flow's delay."""
+
+    partition: int
+    start: int | None
+    stop: int
+    watermark: datetime | None = None
+
+
+@dataclass(frozen=True)
+class SourceProgress:
+    """What a batch read of one topic, or of a view ("view revenue"), whose offsets are positions of changes.
+
+    `records` counts the records that the flow got, without those that its filters dropped at the source. In a flow with several
+    sources that travel as columns it is the number of offsets.
+    """
+
+    source: str
+    records: int
+    partitions: tuple[PartitionProgress, ...]
 
 
 @dataclass(frozen=True)
@@ -45,6 +70,10 @@ class FlowProgress:
     batch_ms: int = 0
     rows_per_second: float = 0.0
     phases: dict[str, int] = field(default_factory=dict)
+    # How long the sink took, without the computation of its rows; None if it does not say.
+    sink_ms: int | None = None
+    sources: tuple[SourceProgress, ...] = ()
+    stages: tuple[StageProgress, ...] = ()
 
 
 def spark_has_ended(error: BaseException) -> bool:

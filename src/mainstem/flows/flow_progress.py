@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
-
-import pyarrow as pa
 
 from mainstem.batch import FlowRun, Written
 from mainstem.clock import as_datetime
 from mainstem.errors import MainstemError
 from mainstem.flows.flow_handle import FlowHandle, FlowProgress
+from mainstem.flows.progress_rows import ProgressRows
 from mainstem.flows.real_time import note_unreadable, unreadable_in
-from mainstem.log.lag import Lag
-from mainstem.log.log import Log, TopicBackend
-from mainstem.log.topic import Topic
-from mainstem.log.topic_settings import TopicSettings
-from mainstem.spark.checkpoint.checkpoint_offsets import source_offsets
+from mainstem.flows.source_progress import batch_sources, lag_after, source_progress
 from mainstem.spark.checkpoint.flow_store import FlowStore
 
 if TYPE_CHECKING:
@@ -30,7 +26,7 @@ if TYPE_CHECKING:
 
     from mainstem.stem import Mainstem
 
-__all__ = ["BatchListener", "PROGRESS_TOPIC", "ProgressReports", "query_name"]
+__all__ = ["BatchListener", "ProgressReports", "query_name"]
 
 
 # BatchListener: receives Spark's progress report on each batch as JSON.
@@ -78,15 +74,6 @@ class BatchListener:
         implements: ClassVar = ["org.apache.spark.sql.streaming.PythonStreamingQueryListener"]
 
 
-PROGRESS_TOPIC = "mainstem.progress"
-
-SCHEMA = (
-    "flow STRING, epoch BIGINT, version INT, batch BIGINT, at TIMESTAMP, rows_in BIGINT, rows_out BIGINT, "
-    "rejected BIGINT, late BIGINT, too_late BIGINT, lag_records BIGINT, lag_seconds DOUBLE, watermark TIMESTAMP, state_rows BIGINT, "
-    "state_bytes BIGINT, batch_ms BIGINT, rows_per_second DOUBLE, phases MAP<STRING, BIGINT>"
-)
-
-
 def query_name(run: FlowRun) -> str:
     """The name of a run's query in Spark, which must be unique in a session."""
     return f"{run.flow} v{run.version} run {run.epoch}"
@@ -100,7 +87,7 @@ class ProgressReports:
         self._tell = tell
         self._handles: list[FlowHandle] = []
         self._listener: BatchListener | None = None
-        self._topic = Topic(stem.log, _progress_topic(stem.log))
+        self._rows = ProgressRows(stem.log)
 
     def begin(self, handles: Iterable[FlowHandle]) -> None:
         """Start listening to Spark's reports on these flows."""
@@ -109,9 +96,14 @@ class ProgressReports:
         self._listener.begin()
 
     def end(self) -> None:
-        """Stop listening."""
+        """Stop listening, and write the reports that wait."""
         if self._listener is not None:
             self._listener.end()
+        self._rows.end()
+
+    def flush(self) -> None:
+        """Write the reports that wait."""
+        self._rows.flush()
 
     def note(self, said: dict[str, Any]) -> None:
         """Record Spark's report on one batch."""
@@ -124,9 +116,10 @@ class ProgressReports:
             if handle.location is not None:
                 handle.location.pull()
             self._see_to_real_time(handle, said)
-            progress = self._progress(handle, said)
+            before, progress = handle.progress, self._progress(handle, said)
             handle.progress = progress
-            if said.get("numInputRows") or handle.written.get(said["batchId"]) is not None:
+            ran = said.get("numInputRows") or handle.written.get(said["batchId"]) is not None
+            if ran and not _did_nothing(progress, before):
                 self._append(handle, progress)
             handle.written.pop(said["batchId"], None)
             if self._tell is not None:
@@ -152,14 +145,16 @@ class ProgressReports:
     def _progress(self, handle: FlowHandle, said: dict[str, Any]) -> FlowProgress:
         written = handle.written.get(said["batchId"])
         state = said.get("stateOperators") or []
-        lag = self._lag(handle, said)
+        sources = batch_sources(self._stem, handle, said)
+        lag = lag_after(self._stem, sources)
         watermark = said.get("eventTime", {}).get("watermark")
         stages = None if written is None else written.stages
         if stages is not None:
             watermark = None if stages.watermark is None else as_datetime(stages.watermark).isoformat()
         counted = said.get("numInputRows", 0)
         # One packed row holds many rows.
-        rows_in = counted if written is None or written.rows_read is None else written.rows_read
+        rows_read = None if written is None else written.rows_read
+        rows_in = counted if rows_read is None else rows_read
         return FlowProgress(
             batch=said["batchId"],
             rows_in=rows_in,
@@ -180,45 +175,26 @@ class ProgressReports:
             batch_ms=said.get("durationMs", {}).get("triggerExecution", 0),
             rows_per_second=_number(said.get("processedRowsPerSecond")) * rows_in / max(1, counted),
             phases=said.get("durationMs", {}),
+            sink_ms=None if written is None else written.sink_ms,
+            sources=source_progress(self._stem, handle, sources, rows_read),
+            stages=() if stages is None else stages.stages,
         )
-
-    def _lag(self, handle: FlowHandle, said: dict[str, Any]) -> Lag:
-        parts = []
-        for source in said.get("sources") or []:
-            end = source.get("endOffset")
-            end = json.loads(end) if isinstance(end, str) else end
-            if not isinstance(end, dict):
-                continue
-            if handle.run is not None and ("logOffset" in end or handle.planned.flow.mode == "real-time"):
-                # A batch of sealed files or of Spark's own source: the checkpoint has its offsets in the log.
-                checkpoint = FlowStore(self._stem.home, handle.name).checkpoint(handle.run.version)
-                end = next(source_offsets(checkpoint, said["batchId"]), {})
-            by_topic = {end["topic"]: end["offsets"]} if "topic" in end else end.get("topics", {})
-            for topic, offsets in by_topic.items():
-                backend = self._stem.log.open_topic(topic)
-                parts += [backend.behind(int(number), offset) for number, offset in offsets.items()]
-        return Lag.total(parts)
 
     def _append(self, handle: FlowHandle, progress: FlowProgress) -> None:
         run = handle.run
         assert run is not None
-        row = {name: getattr(progress, name) for name in FlowProgress.__dataclass_fields__ if name != "watermark"}
         watermark = None if progress.watermark is None else datetime.fromisoformat(progress.watermark)
         at = as_datetime(self._stem.log.clock.now())
         identity = {"flow": handle.name, "epoch": run.epoch, "version": run.version, "at": at, "watermark": watermark}
-        self._topic.append([{**row, **identity}])
+        self._rows.add({**asdict(progress), **identity})
 
 
-def _progress_topic(log: Log) -> TopicBackend:
-    """The topic of reports; if an earlier version created it, missing columns are added."""
-    settings = TopicSettings.of(PROGRESS_TOPIC, schema=SCHEMA, event_time="at", keep="7 days")
-    if PROGRESS_TOPIC not in log.topic_names():
-        return log.create_topic(settings)
-    known = log.open_topic(PROGRESS_TOPIC)
-    missing = [field for field in settings.schema if field.name not in known.settings.schema.names]
-    if missing:
-        known.alter({"schema": pa.schema([*known.settings.schema, *missing])})
-    return known
+def _did_nothing(now: FlowProgress, before: FlowProgress) -> bool:
+    """Whether a batch neither read nor wrote anything, and changed no state."""
+    moved = any(part.start != part.stop for source in now.sources for part in source.partitions)
+    counts = (now.rows_in, now.rows_out, now.rejected, now.late, now.too_late)
+    same = (now.watermark, now.state_rows) == (before.watermark, before.state_rows)
+    return not moved and not any(counts) and same
 
 
 def _number(value: Any) -> float:

@@ -15,9 +15,18 @@ from mainstem.spark.plan.observed_times import times_in
 from mainstem.spark.sources.batch_clock import clocks_of, due_event
 
 if TYPE_CHECKING:
+    from mainstem.log.log import Log
     from mainstem.stem import Mainstem
 
-__all__ = ["EMPTY_VIEW_PAGE", "HolderFacts", "offsets_by_topic", "waits_for", "watermark_holders", "way_to_learn_more"]
+__all__ = [
+    "EMPTY_VIEW_PAGE",
+    "HolderFacts",
+    "offsets_by_topic",
+    "reached_times",
+    "waits_for",
+    "watermark_holders",
+    "way_to_learn_more",
+]
 
 # The page on views that are empty or old: by its title too, since an installed package has no docs.
 EMPTY_VIEW_PAGE = 'the guide "My view is empty, or old" (docs/guides/empty_view.md)'
@@ -52,18 +61,22 @@ def watermark_holders(stem: Mainstem, checkpoint: str) -> list[HolderFacts]:
     for offset in () if batch is None else source_offsets(checkpoint, batch):
         if offset.get("delay") is None:
             continue
-        for topic, ends in offsets_by_topic(offset).items():
-            positions = {int(number): end for number, end in ends.items()}
-            if "times" in offset:
-                held = {number: event - offset["delay"] for number, (event, _) in times_in(offset, topic).items()}
-            else:
-                held = stem.log.open_topic(topic).watermark_holders(positions, offset["delay"])
+        for topic in offsets_by_topic(offset):
+            held = reached_times(stem.log, offset, topic, offset["delay"])
             # An idle input does not hold back what the flow has passed; one without records holds back everything.
             passed = offset["watermark"] if "idle" in offset and offset["watermark"] is not None else NO_TIME
             found += [(max(at, passed), topic, number) for number, at in (held or {0: NO_TIME}).items()]
     return [
         HolderFacts(topic, number, None if at == NO_TIME else as_datetime(at)) for at, topic, number in sorted(found)
     ]
+
+
+def reached_times(log: Log, offset: dict[str, Any], topic: str, delay: int) -> dict[int, int]:
+    """The event time that each partition of a topic has reached at an offset of its source, minus a delay."""
+    if "times" in offset:
+        return {number: event - delay for number, (event, _) in times_in(offset, topic).items()}
+    positions = {int(number): end for number, end in offsets_by_topic(offset)[topic].items()}
+    return log.open_topic(topic).watermark_holders(positions, delay)
 
 
 def waits_for(stem: Mainstem, checkpoint: str) -> HolderFacts | None:

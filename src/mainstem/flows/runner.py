@@ -32,6 +32,7 @@ from mainstem.errors import (
     did_you_mean,
 )
 from mainstem.flows.checkpoint_fit import SinkIdentity, check_code, check_held, check_sink, check_sources, way_out
+from mainstem.flows.flow_activity import FlowActivity, note_killed
 from mainstem.flows.flow_handle import FlowHandle, spark_has_ended
 from mainstem.flows.flow_progress import ProgressReports, query_name
 from mainstem.flows.native_catch_up import NativeCatchUp
@@ -297,6 +298,8 @@ class RunningFlows:
         self._program = program
         self._reports = ProgressReports(stem, tell)
         self.handles = {flow.name: FlowHandle(flow, stem.log.clock) for flow in planned}
+        self._activity = {name: FlowActivity(stem.log, name) for name in self.handles}
+        note_killed(stem.log, stem.home)
         self._reports.begin(self.handles.values())
         self._threads = [
             threading.Thread(target=self._watch, args=(handle,), name=f"mainstem-flow-{handle.name}", daemon=True)
@@ -347,6 +350,7 @@ class RunningFlows:
             while before != (before := self._batches()) or not all(map(self._caught_up, self.handles.values())):
                 for handle in self.handles.values():
                     handle.wait_until_idle()
+        self._reports.flush()
         if self.captures is not None:
             self.captures.check()
 
@@ -406,6 +410,7 @@ class RunningFlows:
                     return
                 failures = 1 if handle.batches > before else failures + 1
                 handle.retried_after = cause
+                self._activity[handle.name].waits(handle.run, cause, handle.batches)
                 handle.become("waiting to restart")
                 self._pause(handle, RETRY.delay(failures).total_seconds())
             else:
@@ -423,6 +428,13 @@ class RunningFlows:
                 store.end(handle.run, state, lines)
             elif error is not None:
                 store.refuse(handle.planned.flow.into.version, lines)
+        activity = self._activity[handle.name]
+        if error is not None:
+            activity.failed(handle.run, error)
+        else:
+            done = None if handle.run is None else last_batch(store.checkpoint(handle.run.version))
+            activity.ended(handle.run, handle.batches, done)
+        self._reports.flush()
         handle.become(state, error)
 
     def _pause(self, handle: FlowHandle, seconds: float) -> None:
@@ -461,6 +473,7 @@ class RunningFlows:
             sources=planned.sources, pace=planned.flow.mode, every_us=planned.flow.every_us,
             folder=getattr(sink, "path", None),
         )  # fmt: skip
+        self._activity[handle.name].begun(run, last_batch(checkpoint))
         if planned.flow.mode == "real-time":
             self._run_in_real_time(handle, run, checkpoint)
             return
@@ -536,6 +549,7 @@ class RunningFlows:
         changed, looked_at = None, time.monotonic()
         try:
             while not query.awaitTermination(seconds):
+                self._activity[handle.name].look(run, handle.batches, query)
                 if fill is not None and changed is None and time.monotonic() - looked_at >= STORE_SECONDS:
                     changed, looked_at = fill.find_change(), time.monotonic()
                 if (

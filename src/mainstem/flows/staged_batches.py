@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from mainstem.batch import FlowRun, StageFigures
+from mainstem.batch import FlowRun, StageFigures, StageProgress
 from mainstem.crash_points import reach
 from mainstem.errors import Conflict, CorruptHome, Invalid
 from mainstem.flows.late_topic import LateTopic
@@ -326,7 +326,7 @@ class StagedBatches:
         """Record late rows and state of a batch that the sink has committed."""
         before = self._before(number)
         content: dict[str, Any] = {}
-        late, due = [], []
+        late, due, progress = [], [], []
         taken = came_late = 0
         for stage in self._stages:
             receipts = _receipts(way.batches[stage.name])
@@ -339,6 +339,7 @@ class StagedBatches:
             tables = self._late.read([receipt["late"] for receipt in receipts.values()], stage)
             late += tables
             due += [_due(receipt, stage, self._lags[stage.number]) for receipt in receipts.values()]
+            progress.append(_progress_of(stage.name, receipts, sum(rows.num_rows for rows in tables)))
             content[stage.name] = {
                 "operator": stage.spec.operator,
                 "described": stage.spec.engine.describe(),
@@ -367,6 +368,7 @@ class StagedBatches:
             too_late=sum(rows.num_rows for rows in late),
             watermark=None if way.clock.watermark == NO_TIME else way.clock.watermark,
             rows_in=taken if way.packed else None,
+            stages=tuple(progress),
         )
 
 
@@ -564,6 +566,24 @@ def _due(receipt: dict[str, Any], stage: Stage, lag: int) -> tuple[int, int]:
     event, processing = receipt["event_due"], receipt["processing_due"]
     event = event + lag if event < NEVER - lag else event
     return (event, processing) if stage.spec.time == "event" else (NEVER, min(event, processing))
+
+
+def _progress_of(stage: str, receipts: Mapping[int, Mapping[str, Any]], too_late: int) -> StageProgress:
+    """A stage in a batch, by the receipts of its buckets."""
+    each = list(receipts.values())
+    slowest = max(each, key=lambda receipt: receipt["ms"])
+    return StageProgress(
+        stage,
+        rows_in=sum(receipt["in"] for receipt in each),
+        rows_out=sum(receipt["out"] for receipt in each),
+        ms=sum(receipt["ms"] for receipt in each),
+        state_rows=sum(receipt["state"]["live"] for receipt in each),
+        state_bytes=sum(run["bytes"] for receipt in each for run in receipt["state"]["runs"]),
+        late=sum(receipt["counts"].get("late", 0) for receipt in each),
+        too_late=too_late,
+        slowest_bucket=slowest["bucket"],
+        slowest_ms=slowest["ms"],
+    )
 
 
 def _receipts(batch: StageBatch) -> dict[int, dict[str, Any]]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from mainstem.batch import Offsets
 from mainstem.errors import Conflict, FellOff, MainstemError, Unavailable
 from mainstem.flows.checkpoint_fit import replayed_topics
+from mainstem.log.activity import note_activity
 from mainstem.sinks.store import Store, offsets_reached
 from mainstem.sinks.store_backend import Fence
 from mainstem.sinks.store_record import StoreFacts
@@ -107,8 +108,9 @@ def check_complete(planned: PlannedFlow, log: Log) -> None:
 class StoreFill:
     """The store of a running flow: shows readers its version when that is complete, and notices that it was changed."""
 
-    def __init__(self, store: Store, writer: StoreWriter, until: Offsets) -> None:
+    def __init__(self, store: Store, writer: StoreWriter, until: Offsets, log: Log) -> None:
         self._store = store
+        self._log = log
         self._writer = writer
         self._until = until
         self.batch_over(writer.fence.offsets)
@@ -138,12 +140,16 @@ class StoreFill:
         ):
             # Also where it was moved to.
             store.record.change(lambda facts: replace(facts, until=now.until, location=now.location, flow=now.flow))
-        return cls(store, writer.writer, until or {})
+        return cls(store, writer.writer, until or {}, stem.log)
 
     def batch_over(self, offsets: Offsets) -> None:
         """After each batch: if the version is complete, readers see it from now on."""
         if self._writer.filling and offsets_reached(self._until, offsets):
-            self._writer.finish()
+            shown = self._writer.finish()
+            if shown:
+                version = self._writer.fence.version
+                text = f'store "{self._store.name}" shows version {version} now'
+                note_activity(self._log, "store", self._store.name, "version used", text, version=version)
 
     def find_change(self) -> MainstemError | None:
         """Why the flow has to start again or to end: the store was set back, emptied, switched to another version, or taken

@@ -12,6 +12,7 @@ import pyarrow as pa
 from mainstem.arguments import check_choice, checked_calls, column_names, find_name, whole_number
 from mainstem.durations import Duration, duration_us
 from mainstem.errors import Corrupt, FellOff, Invalid, Unavailable, did_you_mean
+from mainstem.log.activity import note_activity
 from mainstem.log.append_result import AppendResult
 from mainstem.log.backoff import Backoff
 from mainstem.log.groups.group_member import Member, check_session
@@ -28,7 +29,7 @@ from mainstem.log.rows.rows import GivenKeys, GivenRows, check_rows, tombstones
 from mainstem.log.rows.schema_ddl import schema_to_ddl
 from mainstem.log.state_ledger import StateLedger
 from mainstem.log.topic_reads import LiveReads, MomentReads
-from mainstem.log.topic_settings import TopicSettings
+from mainstem.log.topic_settings import TopicSettings, changes_between
 from mainstem.log.upkeep_report import CompactionReport, RetentionReport, TakeOverReport, Verification
 from mainstem.log.watermark import WATERMARKED_RECORD
 from mainstem.names import check_name
@@ -444,6 +445,13 @@ class Topic:
             processes=self.backend.processes,
             clock=self.backend.clock,
             held_by=held_by,
+            rewound=lambda to: note_activity(
+                self._log,
+                "queue",
+                f"{self.name}.{name}",
+                "rewound",
+                f'queue "{name}" of "{self.name}" was rewound to {to}',
+            ),
         )
 
     def queues(self) -> list[str]:
@@ -515,6 +523,15 @@ class Topic:
         """
         before = self.settings
         self.backend.alter(changes)
+        if changed := "; ".join(changes_between(before, self.settings)):
+            note_activity(
+                self._log,
+                "topic",
+                self.name,
+                "altered",
+                f'topic "{self.name}" was altered',
+                detail=f"It changed {changed}.",
+            )
         if before.key and self.settings.partitions > before.partitions:
             warnings.warn(
                 f'topic "{self.name}" went from {before.partitions} to {self.settings.partitions} partitions: a key may '

@@ -26,7 +26,7 @@ from mainstem.log.rows.schema_ddl import schema_from_ddl, schema_to_ddl, type_to
 from mainstem.log.rows.schema_evolution import evolve
 from mainstem.names import check_own_name
 
-__all__ = ["PARTITIONS_MAX", "Keep", "TopicSettings", "difference"]
+__all__ = ["PARTITIONS_MAX", "Keep", "TopicSettings", "changes_between", "difference"]
 
 FORMAT_VERSION = 1
 PARTITIONS_MAX = 1024
@@ -324,6 +324,17 @@ def difference(there: TopicSettings, asked: TopicSettings) -> list[str]:
     """
     here, wanted = _show(there), _show(asked)
     return [f'{name} is "{here[name]}", asked for "{wanted[name]}"' for name in here if here[name] != wanted[name]]
+
+
+def changes_between(before: TopicSettings, after: TopicSettings) -> list[str]:
+    """What an alteration changed, as text.
+
+    >>> orders = TopicSettings.of("orders", schema="id STRING", keep="7 days")
+    >>> changes_between(orders, orders.alter(keep="30 days"))
+    ['keep from "7 days" to "30 days"']
+    """
+    old, new = _show(before), _show(after)
+    return [f'{name} from "{old[name]}" to "{new[name]}"' for name in old if old[name] != new[name]]
 
 
 def _show(settings: TopicSettings) -> dict[str, str]:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -142,6 +143,7 @@ class FileWriter:
         try:
             written = stage()
             reach("sink_rows_computed")
+            began = time.perf_counter_ns()
             taken, refused = self._staged_files(staged) if written is None else (written, [])
             table, rejections = self._collect_rejected(staged, refused)
             reject(batch, table, rejections, taken=sum(taken.values()))
@@ -154,7 +156,7 @@ class FileWriter:
             raise
         finally:
             shutil.rmtree(staged, ignore_errors=True)
-        return Written(rows_in, len(rejections))
+        return Written(rows_in, len(rejections), sink_ms=(time.perf_counter_ns() - began) // 1_000_000)
 
     def _commit(self, staged: str, taken: Mapping[str, int], batch: Batch, rejected: int) -> int:
         with self._commits.lock():

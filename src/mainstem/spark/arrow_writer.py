@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
@@ -56,9 +58,11 @@ class ArrowWriter:
 
     def _write(self, table: pa.Table, batch: Batch) -> Written:
         reach("sink_rows_computed")
+        began = time.perf_counter_ns()
         prepared = self.writer.prepare(table)
         reject(batch, table, prepared.rejections, taken=len(table) - len(prepared.rejections))
-        return self.writer.commit(prepared, batch)
+        written = self.writer.commit(prepared, batch)
+        return replace(written, sink_ms=(time.perf_counter_ns() - began) // 1_000_000)
 
     def close(self) -> None:
         self.writer.close()

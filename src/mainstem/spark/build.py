@@ -50,6 +50,8 @@ class Leaf:
     idle: Idle | None = None
     # Whether it is the input of a table in which rows are looked up by time.
     table: bool = False
+    # Whether it begins with the first record that its source has.
+    from_earliest: bool = False
 
 
 @dataclass

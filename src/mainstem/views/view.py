@@ -36,7 +36,7 @@ from mainstem.views.view_history import (
     wait_for_commit,
 )
 from mainstem.views.view_offsets import missing_of, not_yet
-from mainstem.views.view_store import CommitWatch, VersionSnapshot, VersionWriter, ViewBackend, ViewStore
+from mainstem.views.view_store import CommitWatch, Page, VersionSnapshot, VersionWriter, ViewBackend, ViewStore
 
 __all__ = ["View", "ViewDescription", "ViewVersion", "describe", "list_versions", "query_table"]
 
@@ -201,12 +201,15 @@ class View:
         history: Duration | None = None,
         clock: Clock | None = None,
         backend: ViewBackend | None = None,
+        used: Callable[[int], None] = lambda version: None,
     ) -> None:
+        """`used` is called after another version was made the live one, with its number."""
         self.name = check_name(name, "view")
         self.home = os.fspath(home)
         self._backend = backend or SqliteBackend(self.home)
         self._store = self._backend.store(name)
         self._clock = clock or SystemClock()
+        self._used = used
         self._changes_max = None if changes_max is None else whole_number(changes_max, "changes_max", least=1)
         self._changes_age_us = None if changes_age is None else duration_us(changes_age, setting="changes_age")
         self._history_age_us = None if history is None else duration_us(history, setting="history")
@@ -316,6 +319,29 @@ class View:
         with self._store.live() as snapshot:
             yield from snapshot.batches(self._position(snapshot, as_of, now))
 
+    def page(self, *, after: Any = None, limit: int = 50, as_of: AsOf | None = None) -> Page:
+        """Up to `limit` rows, sorted by key: those after the key `after` (a value, a tuple or a dict), or the first ones.
+
+        `page.rows` is a table, and `page.after` the key of its last row, to read the next page with; None if no row
+        follows. The work is that of `limit` rows, however many the view has. Each page is a snapshot of its own. With
+        `as_of` (as for `get`), keys that were inserted or deleted since are passed over, which takes as long as reading them.
+
+        >>> import tempfile
+        >>> from mainstem.batch import Batch, FlowRun
+        >>> revenue = View(tempfile.mkdtemp(), "revenue", key=["store"])
+        >>> run = FlowRun("revenue", epoch=1)
+        >>> rows = pa.table({"store": ["Berlin", "Lisbon", "Osaka"], "amount": [12, 7, 3]})
+        >>> written = revenue.writer(run, rows.schema).apply(rows, Batch(0, run))
+        >>> first = revenue.page(limit=2)
+        >>> first.rows["store"].to_pylist(), first.after
+        (['Berlin', 'Lisbon'], ('Lisbon',))
+        >>> revenue.page(after=first.after, limit=2).rows.to_pylist()
+        [{'store': 'Osaka', 'amount': 3}]
+        """
+        count, now = whole_number(limit, "limit", least=1), self._clock.now()
+        with self._store.live() as snapshot:
+            return snapshot.page(after, count, self._position(snapshot, as_of, now))
+
     def snapshot(self, version: int | None = None) -> AbstractContextManager[VersionSnapshot]:
         """A snapshot of a version, by default the live one: rows in batches, and the offsets applied."""
         return self._store.live() if version is None else self._store.at(version)
@@ -411,6 +437,7 @@ class View:
     def use(self, version: int) -> None:
         """Make a version the live one, atomically for readers."""
         self._store.versions(self._clock).use(whole_number(version, "version"))
+        self._used(version)
 
     def drop_version(self, version: int) -> None:
         """Remove a version that is not live."""

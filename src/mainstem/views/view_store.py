@@ -28,6 +28,7 @@ from mainstem.views.view_facts import Facts
 __all__ = [
     "CommitWatch",
     "KeptSince",
+    "Page",
     "PreparedRows",
     "Progress",
     "VersionControl",
@@ -52,6 +53,17 @@ class KeptSince(NamedTuple):
     at: int
 
 
+@dataclass(frozen=True)
+class Page:
+    """Some rows of a view, sorted by key. `view.page(after=page.after)` returns the next ones.
+
+    `after` is the key of the last row, a value for each column of the key; None if no row follows.
+    """
+
+    rows: pa.Table
+    after: tuple[Any, ...] | None
+
+
 class VersionSnapshot(Protocol):
     """A snapshot of a version. Valid until the end of the `with` that returned it."""
 
@@ -74,6 +86,9 @@ class VersionSnapshot(Protocol):
         """All rows, sorted by key; as they were right after a position."""
 
     def to_arrow(self, position: int | None = None) -> pa.Table: ...
+    def page(self, after: Any, limit: int, position: int | None = None) -> Page:
+        """Up to `limit` rows after a key, in the order of `batches`; as they were right after a position."""
+
     def offsets(self) -> dict[str, dict[int, int]]:
         """The end offsets applied, by topic and partition."""
 

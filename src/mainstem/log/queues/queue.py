@@ -140,7 +140,9 @@ class Queue:
         processes: Processes,
         clock: Clock,
         held_by: Literal["process", "lease"] = "process",
+        rewound: Callable[[str], None] = lambda to: None,
     ) -> None:
+        """`rewound` is called after a rewind, with its position as text."""
         self.name = check_name(name, "queue")
         self.rejected_topic = check_own_name(rejected_topic(reads.name, name))
         self._ledger = ledger
@@ -152,6 +154,7 @@ class Queue:
         self._processes = processes
         self._clock = clock
         self._held_by = held_by
+        self._rewound = rewound
         self._lock = threading.RLock()
         # The queue of this name that the scan belongs to: one created later may have another filter.
         self._scan_of = 0
@@ -403,6 +406,7 @@ class Queue:
             return decisions.rewind(shown, offsets_at(to, self._reads, partitions)), None
 
         self._ledger.decide(decision)
+        self._rewound(shown)
 
     def delete(self) -> None:
         """Delete the queue. Its topic and its rejected messages are kept."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -93,6 +94,7 @@ class StageBatch:
 
         `given`: the number of rows from which they were prepared, if it is another one.
         """
+        began = time.perf_counter_ns()
         before = self.state.get(bucket, BucketState())
         state = StateRuns(self.folder, before.runs, self.engine.state_schema, before.live)
         done = self.engine.step(state, rows, self.clock)
@@ -100,7 +102,8 @@ class StageBatch:
         reach("stage_runs_written")
         after = BucketState(tuple(runs), state.live, before.given + done.output.num_rows)
         late = self._leave_late(bucket, done)
-        self._leave_receipt(bucket, after, done, late, rows.num_rows if given is None else given)
+        taken = rows.num_rows if given is None else given
+        self._leave_receipt(bucket, after, done, late, taken, (time.perf_counter_ns() - began) // 1_000_000)
         return add_record(done, bucket, before.given, self.clock, self.behind)
 
     def _leave_late(self, bucket: int, done: Step) -> str:
@@ -111,11 +114,12 @@ class StageBatch:
             writer.write_table(done.late)
         return path
 
-    def _leave_receipt(self, bucket: int, after: BucketState, done: Step, late: str, taken: int) -> None:
+    def _leave_receipt(self, bucket: int, after: BucketState, done: Step, late: str, taken: int, ms: int) -> None:
         event, processing = next_due(self.folder, after.runs, self.clock)
         receipt = {
             "bucket": bucket, "state": after.to_json(), "late": late, "counts": dict(done.counts),
             "event_due": event, "processing_due": processing, "in": taken, "out": done.output.num_rows,
+            "ms": ms,
         }  # fmt: skip
         name = f"{self.attempt}/{uuid.uuid4().hex}"
         with open(f"{name}.part", "w", encoding="utf-8") as file:

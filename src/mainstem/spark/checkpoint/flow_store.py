@@ -59,6 +59,11 @@ def find_process(facts: dict[str, Any]) -> Identity | None:
     return process if process is not None and "ended" not in facts and alive(process) else None
 
 
+def _was_killed(facts: dict[str, Any]) -> bool:
+    """Whether the process of a run died without recording an exit, and nobody has found that yet."""
+    return "process" in facts and "ended" not in facts and "found_killed" not in facts and not alive(facts["process"])
+
+
 def check_epoch(home: str, run: FlowRun) -> None:
     """Raise `Fenced` if a newer run of the flow has started."""
     _check_current(FlowStore(home, run.flow).of_version(run.version), run)
@@ -165,6 +170,19 @@ class FlowStore:
 
         if self.exists():
             self.change(mark_failed)
+
+    def find_killed(self) -> list[tuple[int, dict[str, Any]]]:
+        """The runs that were killed, with their versions; each is found once, in whichever process."""
+        found: list[tuple[int, dict[str, Any]]] = []
+
+        def mark_found(known: dict[str, Any]) -> dict[str, Any]:
+            runs = known.get("runs", {})
+            found[:] = [(int(number), run) for number, run in sorted(runs.items()) if _was_killed(run)]
+            return {**known, "runs": runs | {str(number): {**run, "found_killed": True} for number, run in found}}
+
+        if any(_was_killed(run) for run in self.read().get("runs", {}).values()):
+            self.change(mark_found)
+        return found
 
     def last_version(self) -> int:
         """The version whose run started last; 0 if the flow never ran."""

@@ -174,7 +174,9 @@ class SparkTopic(Topic):
         def leaf(number: int) -> tuple[Leaf, str | None]:
             shown = self.shown_schema(delay)
             event_time = None if delay is None else self.settings.event_time
-            return Leaf(number, self.name, shown, delay=delay, idle_after=idle), event_time
+            return Leaf(
+                number, self.name, shown, delay=delay, idle_after=idle, from_earliest=start == "earliest"
+            ), event_time
 
         return leaf_stream(leaf, lambda leaf, build: self._load(leaf, build, start))
 

@@ -112,7 +112,9 @@ class TopicGlob:
             refused = self._refused_topics()
             names = self.names()
             shown, event_time = self._unite_columns(delay, [name for name in names if name not in refused] or names)
-            return Leaf(number, f"topics {self._glob}", shown, delay=delay, idle_after=idle), event_time
+            return Leaf(
+                number, f"topics {self._glob}", shown, delay=delay, idle_after=idle, from_earliest=start == "earliest"
+            ), event_time
 
         def load(leaf: Leaf, build: Build) -> DataFrame:
             asked = {"home": self._home, "log": self._log.address, "topic": self._glob, "start": start, "pattern": True}

@@ -8,7 +8,9 @@ are appended to the topic of the flow's rejected rows in the same transaction.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -116,7 +118,9 @@ class TopicWriter:
 
     def _write(self, table: pa.Table, batch: Batch) -> Written:
         reach("sink_rows_computed")
-        return self.append(put_retractions_first(table), batch)
+        began = time.perf_counter_ns()
+        written = self.append(put_retractions_first(table), batch)
+        return replace(written, sink_ms=(time.perf_counter_ns() - began) // 1_000_000)
 
     def append(self, table: pa.Table, batch: Batch) -> Written:
         """Append the rows of a batch, and the rejected rows to their topic."""

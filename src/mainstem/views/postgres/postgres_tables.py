@@ -70,15 +70,14 @@ class PostgresTables(SqlTables):
         return int(size)
 
     def stored_key(self, key: Any) -> list[Encoded] | None:
-        stored = []
-        for name, column in zip(
-            self.key, key_columns(key, self.key, self.schema, of=f'view "{self.view}"'), strict=True
-        ):
-            field = self.schema.field(name)
-            if column.null_count or unfit(column, field, self.key):
+        columns = key_columns(key, self.key, self.schema, of=f'view "{self.view}"')
+        for name, column in zip(self.key, columns, strict=True):
+            if column.null_count or unfit(column, self.schema.field(name), self.key):
                 return None
-            stored.append(Encoded(encode_column(column)[0].as_py(), wire_type(field.type)[1]))
-        return stored
+        return self.bound_key(columns)
+
+    def bound_key(self, columns: Sequence[pa.Array]) -> list[Encoded]:
+        return [Encoded(encode_column(column)[0].as_py(), wire_type(column.type)[1]) for column in columns]
 
     def bind(self, number: int, data_type: pa.DataType) -> str:
         return cast_sent(f"${number}", data_type)

@@ -8,11 +8,12 @@ from typing import Any
 import pyarrow as pa
 
 from mainstem.views.sql.sql_history import SqlHistory
+from mainstem.views.sql.sql_page import SqlPages
 from mainstem.views.sql.sql_tables import Row, SqlConnection, SqlTables
 from mainstem.views.sqlite.sqlite_columns import arrow_column, python_row
 from mainstem.views.view_facts import Facts
 from mainstem.views.view_key import change_rows
-from mainstem.views.view_store import KeptSince, Progress
+from mainstem.views.view_store import KeptSince, Page, Progress
 
 __all__ = ["SqlSnapshot"]
 
@@ -64,6 +65,17 @@ class SqlSnapshot:
 
     def to_arrow(self, position: int | None = None) -> pa.Table:
         return pa.Table.from_batches(self.batches(position), schema=self.schema)
+
+    def page(self, after: Any, limit: int, position: int | None = None) -> Page:
+        # One more than asked for, which says whether any follows.
+        found = SqlPages(self._connection, self._tables).read(after, limit + 1, position)
+        rows = pa.Table.from_batches([self._batch(found[:limit])])
+        return Page(rows, self._key(found[limit - 1]) if len(found) > limit else None)
+
+    def _key(self, row: Row) -> tuple[Any, ...]:
+        numbers = [self.schema.names.index(name) for name in self._tables.key]
+        schema = pa.schema([self.schema.field(number) for number in numbers])
+        return tuple(python_row([row[number] for number in numbers], schema, view=self._tables.view).values())
 
     def _batch(self, rows: Sequence[Row]) -> pa.RecordBatch:
         columns = zip(*rows, strict=True) if rows else iter([()] * len(self.schema))

@@ -95,6 +95,10 @@ class SqlTables(ABC):
     def stored_key(self, key: Any) -> list[Any] | None:
         """A user's key as parameters; None if no row can have it."""
 
+    @abstractmethod
+    def bound_key(self, columns: Sequence[pa.Array]) -> list[Any]:
+        """The values of a key, each an array of one, as parameters."""
+
     def bind(self, number: int, data_type: pa.DataType) -> str:
         """A parameter as a value of a column."""
         return f"${number}"

@@ -16,7 +16,7 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,7 +30,7 @@ from mainstem.log.rows.schema_ddl import schema_from_ddl
 from mainstem.names import quote_name
 from mainstem.processes import process_name, stopped
 from mainstem.views.sql.sql_tables import Row, SqlConnection, SqlTables, list_columns
-from mainstem.views.sqlite.sqlite_columns import column_type, shown_column
+from mainstem.views.sqlite.sqlite_columns import column_type, shown_column, stored_values
 from mainstem.views.view_facts import FORMAT, newer_format
 from mainstem.views.view_key import stored_key
 
@@ -73,6 +73,9 @@ class ViewFile(SqlTables):
 
     def stored_key(self, key: Any) -> list[Any]:
         return stored_key(key, self.key, self.schema, view=self.view)
+
+    def bound_key(self, columns: Sequence[pa.Array]) -> list[Any]:
+        return [stored_values(column)[0] for column in columns]
 
     def create_file(self, *, recording: int) -> None:
         """Create the file; an incomplete one that a crash has left is replaced."""

@@ -35,6 +35,7 @@ COMMANDS = {
     "capture": Entry("capture_commands", "app", "Captures (CDC): changes of databases, as topics."),
     "store": Entry("store_commands", "app", "Stores (databases, caches, lakes) that flows keep current."),
     "home": Entry("home_commands", "app", "The home: copy it while it is in use, verify it."),
+    "activity": Entry("activity_command", "activity", "What happened in the home: runs, waits, failures, changes."),
     "query": Entry("query_command", "query", "Run an SQL query over topics and views."),
     "search": Entry("search_command", "search", "Search an index for words."),
     "sql": Entry("sql_command", "sql", "An SQL shell over topics and views."),
@@ -42,6 +43,7 @@ COMMANDS = {
     "check": Entry("check_command", "check", "Build the flows of a program without running them."),
     "run": Entry("run_command", "run_program", "Run the flows of a program."),
     "console": Entry("console_command", "console", "Show the home in a browser."),
+    "token": Entry("token_commands", "app", "Tokens: who may see the console over the network."),
     "completion": Entry("completion_command", "completion", "Completion of commands and names for bash, zsh and fish."),
     "doctor": Entry("doctor_command", "doctor", "Check a setup: Java, Spark, the home, its log and views."),
 }

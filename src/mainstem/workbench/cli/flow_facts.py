@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mainstem.errors import FlowNotFound, InvalidName, TopicNotFound, did_you_mean
 from mainstem.flows.flow_waits import HolderFacts, waits_for, watermark_holders
+from mainstem.flows.progress_rows import PROGRESS_TOPIC
 from mainstem.log.lag import Lag
 from mainstem.log.topic import Topic
 from mainstem.operators.stage.state_runs import StageManifests
@@ -76,7 +77,6 @@ def _stages(content: dict[str, Any]) -> Iterator[StageFacts]:
         )  # fmt: skip
 
 
-PROGRESS_TOPIC = "mainstem.progress"
 # Enough of the end of a topic with a week of batches to find the last ones of every running flow.
 PROGRESS_ROWS = 2_000
 

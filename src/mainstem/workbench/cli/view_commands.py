@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Generator
 from contextlib import closing
 from itertools import chain
@@ -36,6 +37,7 @@ from mainstem.workbench.cli.terminal_table import (
     moment,
     show_count,
     show_facts,
+    show_note,
     show_table,
 )
 from mainstem.workbench.cli.view_check_command import check
@@ -326,6 +328,50 @@ def get(
         today = today_of(stem.log.clock) if is_terminal() else None
         cells = [(field.name, shown_cells(pa.array([row[field.name]], field.type), today)[0]) for field in schema]
         show_facts(cells)
+
+
+@app.command()
+def page(
+    view: ViewArgument,
+    *,
+    after: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY", help="Begin after this key: once for each column of the key."),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="The maximum number of rows.")] = 50,
+    as_of: AsOfOption = None,
+    as_json: JsonOption = False,
+    all_columns: AllColumnsOption = False,
+    home: HomeOption = None,
+) -> None:
+    """Read one page of a view: some rows, sorted by key, after a key. A large view takes no longer than a small one.
+
+    Values are written as for `view get`; a window as JSON is not looked up. If rows follow, the command for the next page
+    is printed to the standard error, and with --json the key of the last row is `after`.
+
+    Example: mainstem view page revenue --after Berlin --limit 20
+    """
+    from mainstem.log.rows.plain_values import cell_text, column_values, plain_writer
+    from mainstem.workbench.cli.key_arguments import find_key
+    from mainstem.workbench.cli.row_output import write_rows
+
+    with open_home(home) as stem, open_view(stem, view) as opened:
+        moment_of = parse_as_of(as_of)
+        begin = find_key(opened, after, moment_of) if after else None
+        found = opened.page(after=begin, limit=limit, as_of=moment_of)
+        schema = found.rows.schema
+        write = [plain_writer(schema.field(name).type) for name in opened.key]
+        following = found.after and [one(value) for one, value in zip(write, found.after, strict=True)]
+        if as_json:
+            columns = [column_values(found.rows[field.name], plain_writer(field.type)) for field in schema]
+            rows = [dict(zip(schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
+            print_json({"view": view, "rows": rows, "after": following})
+            return
+        write_rows(RowFormat.TABLE, found.rows.to_batches(), schema, all_columns=all_columns)
+        if following is not None:
+            words = ["mainstem", "view", "page", view, *(f"--after={cell_text(value)}" for value in following)]
+            words += [f"--limit={limit}"] + ([] if as_of is None else [f"--as-of={as_of}"])
+            show_note(f"next page: {shlex.join(words)}")
 
 
 @app.command()

@@ -24,26 +24,18 @@ from mainstem.workbench.cli.list_entry import Unreadable, entries_by_topic, json
 from mainstem.workbench.cli.queue_commands import queue_json
 from mainstem.workbench.cli.topic_commands import TopicFacts, topic_facts
 from mainstem.workbench.cli.view_commands import version_json, version_lag, view_facts, view_json
-from mainstem.workbench.console.json_body import encode_json, exact_json
+from mainstem.workbench.console.console_answer import JsonResponse
+from mainstem.workbench.console.json_body import exact_json
 from mainstem.workbench.console.topic_records import read_records
 from mainstem.workbench.console.view_rows import view_page
 from mainstem.workbench.console.watched_home import WatchedHome
 
-__all__ = ["JsonResponse", "api_routes"]
+__all__ = ["api_routes"]
 
 Answer = Callable[[Request], Any]
 NAME = "{name:path}"
 PAGE_ROWS = 100
 PAGE_ROWS_MAX = 1_000
-
-
-class JsonResponse(Response):
-    """Plain JSON values, never kept by a browser."""
-
-    media_type = "application/json"
-
-    def __init__(self, content: Any, status_code: int = 200) -> None:
-        super().__init__(encode_json(content), status_code, {"Cache-Control": "no-store"})
 
 
 def api_routes(home: WatchedHome) -> list[Route]:
