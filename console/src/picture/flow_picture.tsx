@@ -20,7 +20,7 @@ export function FlowPicture({ name, path, address, live }: { name: string; path:
   const [replayed, setReplayed] = useState<number | null>(null);
   const asTable = address.query.get("as") === "table";
   const keyShown = address.query.get("key");
-  const content = useMemo(() => (answer ? contentOf(answer) : null), [answer]);
+  const content = useMemo(() => (answer ? contentOf(answer, name) : null), [answer, name]);
   const keys = useMemo(() => [...new Set((content?.panes ?? []).map((pane) => pane.key))].sort(), [content]);
   useEffect(() => {
     const pressed = (event: KeyboardEvent) => {
@@ -77,7 +77,7 @@ export function FlowPicture({ name, path, address, live }: { name: string; path:
           </span>
         )}
         <span class="sp" />
-        <span class="small dim">{answer?.sampled ? "not every row is drawn" : "every row is drawn"}</span>
+        <span class="small dim">{answer?.sampled ? `${counted(answer.sampled, "row")} left out` : "every row is drawn"}</span>
       </div>
     </section>
   );
