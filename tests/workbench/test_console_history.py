@@ -10,6 +10,8 @@ from mainstem.batch import Batch
 from mainstem.log.activity import note_activity
 from mainstem.views.view import View
 from mainstem.workbench.console.flow_picture import flow_picture
+from mainstem.workbench.console.home_map import home_map
+from mainstem.workbench.console.home_then import home_then
 from mainstem.workbench.console.progress_history import history_of
 from tests.workbench.ran_flows import began, did_batch
 
@@ -130,6 +132,24 @@ def test_a_topic_s_history_counts_its_records(stem, flow):
 
 def test_a_long_history_is_read_from_the_sums_by_minute(stem, flow):
     assert history_of(stem, "flow:revenue", NOW - timedelta(days=30), None, 10)["source"] == "minutes"
+
+
+def test_the_home_as_it_was(stem, flow):
+    before = datetime.now(UTC)
+    stem.topic("orders").append([{"order_id": 1000 + number, "at": NOW} for number in range(50)])
+    note_activity(stem.log, "flow", "revenue", "killed", 'flow "revenue" was killed')
+    now = home_map(stem)
+    then = {node["id"]: node for node in home_then(stem, now, before)["nodes"]}
+    assert then["topic:orders"]["records"] == 100
+    assert next(node["records"] for node in now["nodes"] if node["id"] == "topic:orders") == 150
+    assert then["flow:revenue"]["state"] == "running"
+    assert then["flow:revenue"]["batch"] == 2
+    after = home_then(stem, now, datetime.now(UTC))
+    assert next(node["state"] for node in after["nodes"] if node["id"] == "flow:revenue") == "killed"
+    assert not after["well"]["ok"]
+    assert [row["what"] for row in after["activity"]] == ["killed"]
+    with pytest.raises(mainstem.Invalid):
+        home_then(stem, now, datetime.now(UTC) + MINUTE)
 
 
 @pytest.mark.parametrize("subject", ["", "view:revenue", "flow:nothing", "topic:nothing", "topic:../x"])

@@ -27,6 +27,7 @@ from mainstem.workbench.cli.topic_commands import TopicFacts, topic_facts
 from mainstem.workbench.cli.view_commands import version_json, version_lag, view_facts, view_json
 from mainstem.workbench.console.console_answer import JsonResponse
 from mainstem.workbench.console.flow_picture import flow_picture
+from mainstem.workbench.console.home_then import home_then
 from mainstem.workbench.console.json_body import exact_json
 from mainstem.workbench.console.progress_history import POINTS_MAX, history_of
 from mainstem.workbench.console.topic_records import read_records
@@ -98,7 +99,8 @@ class _ReadApi:
         self._home = home
 
     def home(self, request: Request) -> Any:
-        return self._home.map()
+        at = time_in(request, "at")
+        return self._home.map() if at is None else home_then(self._stem, self._home.map(), at)
 
     # Flows
 
