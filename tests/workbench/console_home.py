@@ -139,7 +139,13 @@ def make_shop(home: Path, now: datetime) -> Mainstem:
 
 
 def _play(
-    stem: Mainstem, clock: ManualClock, orders: Topic, payments: Topic, revenue: FlowRun, deliveries: FlowRun, now: datetime
+    stem: Mainstem,
+    clock: ManualClock,
+    orders: Topic,
+    payments: Topic,
+    revenue: FlowRun,
+    deliveries: FlowRun,
+    now: datetime,
 ) -> None:
     """Ten seconds at a time: what came is appended when it came, then the flow of windows commits a batch."""
     waiting, computed, number, ends = orders_until(now), Revenue(), 0, {}
@@ -193,4 +199,3 @@ def _mail(mails: Topic) -> None:
     for message in queue.take(3):
         queue.reject(message.receipt, f"{message.row['address']!r} has no @")
     queue.take(2)
-
