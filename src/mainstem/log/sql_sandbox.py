@@ -27,7 +27,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from mainstem.durations import show_duration
+from mainstem.durations import show_duration, show_size
 from mainstem.errors import Invalid, TopicNotFound, did_you_mean
 from mainstem.log.log import Log
 from mainstem.log.query_limits import QUERY_THREAD, QueryLimits
@@ -95,7 +95,8 @@ class SqlSandbox:
     @contextmanager
     def open(cls, limits: QueryLimits) -> Iterator[SqlSandbox]:
         """Yields a sandbox and closes it."""
-        connection = duckdb.connect(":memory:", config=CLOSED)
+        memory = {} if limits.memory_bytes is None else {"memory_limit": f"{limits.memory_bytes} bytes"}
+        connection = duckdb.connect(":memory:", config={**CLOSED, **memory})
         connection.execute("SET TimeZone = 'UTC'")
         sandbox = cls(connection, limits)
         try:
@@ -141,7 +142,7 @@ class SqlSandbox:
             ) from error
         except duckdb.OutOfMemoryException as error:
             raise Invalid(
-                "the query needs more than half of this machine's memory",
+                f"the query needs more than {self._memory_text()}",
                 detail=_error_text(error),
                 hint="Read less: fewer columns, a WHERE, a LIMIT.",
             ) from error
@@ -158,10 +159,17 @@ class SqlSandbox:
                 batches.append(batch)
                 rows, size = rows + batch.num_rows, size + batch.nbytes
                 if rows > self._limits.rows:
+                    if self._limits.cut:
+                        batches[-1] = batch.slice(0, batch.num_rows - rows + self._limits.rows + 1)
+                        break
                     raise _too_large(f"more than {self._limits.rows:,} rows", "That is the limit, rows_max")
                 if size > memory:
-                    raise _too_large("more than half of this machine's memory", f"That is {memory:,} bytes")
+                    raise _too_large(f"more than {self._memory_text()}", f"That is {memory:,} bytes")
             return pa.Table.from_batches(batches, reader.schema)
+
+    def _memory_text(self) -> str:
+        given = self._limits.memory_bytes
+        return "half of this machine's memory" if given is None else show_size(given)
 
     def _too_long(self) -> Invalid:
         return Invalid(

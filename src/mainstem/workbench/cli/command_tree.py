@@ -43,6 +43,7 @@ COMMANDS = {
     "check": Entry("check_command", "check", "Build the flows of a program without running them."),
     "run": Entry("run_command", "run_program", "Run the flows of a program."),
     "console": Entry("console_command", "console", "Show the home in a browser."),
+    "token": Entry("token_commands", "app", "Tokens: who may see the console over the network."),
     "completion": Entry("completion_command", "completion", "Completion of commands and names for bash, zsh and fish."),
     "doctor": Entry("doctor_command", "doctor", "Check a setup: Java, Spark, the home, its log and views."),
 }

@@ -16,11 +16,23 @@ def console(
     *,
     port: Annotated[int, typer.Option(help="The port; 0: any that is free.", min=0, max=65_535)] = 8765,
     host: Annotated[str, typer.Option(help="The address to listen on; by default only this machine.")] = "127.0.0.1",
+    name: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOST", help="A further name by which it is reached, as browsers send it; may be repeated."
+        ),
+    ] = None,
+    tls_cert: Annotated[str | None, typer.Option(metavar="FILE", help="The certificate for TLS, in PEM.")] = None,
+    tls_key: Annotated[str | None, typer.Option(metavar="FILE", help="Its key.")] = None,
+    behind_proxy: Annotated[
+        bool, typer.Option("--behind-proxy", help="A proxy in front of it has TLS: every request needs a token.")
+    ] = False,
     home: HomeOption = None,
 ) -> None:
     """Show the home in a browser: what runs, how far it is, every topic, view and queue. Ctrl-C ends it.
 
-    It needs no running flow and no Spark, and changes nothing.
+    It needs no running flow and no Spark, and changes nothing. Only the user who runs it may read, and who has a token
+    (mainstem token create). On another address than this machine's own it needs TLS or a proxy, and a token for everybody.
 
     Example: mainstem console --port 8765
     """
@@ -32,5 +44,6 @@ def console(
             detail="It is not installed.",
             hint='Install it: pip install "mainstem[console]"',
         ) from error
+    settings = ConsoleSettings(host, port, tuple(name or ()), tls_cert, tls_key, behind_proxy)
     with open_home(home) as stem:
-        serve_console(stem, ConsoleSettings(host, port), lambda url: typer.echo(f"console at {url}"))
+        serve_console(stem, settings, lambda url: typer.echo(f"console at {url}"))

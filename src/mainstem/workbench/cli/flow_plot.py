@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mainstem.log.topic import Topic
     from mainstem.stem import Mainstem
 
-__all__ = ["FlowPlot", "PlottedPane", "plot_of", "svg_of"]
+__all__ = ["PLAIN", "FlowPlot", "PlottedPane", "find_rises", "plot_of", "svg_of", "watermark_delay"]
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -75,18 +75,18 @@ def plot_of(stem: Mainstem, flow: str) -> FlowPlot:
             detail=f"It reads: {', '.join(dict.fromkeys(part.source for part in facts.sources)) or 'nothing'}.",
             hint="Create the topic with event_time=... to plot it.",
         )
-    found = [_records(topic, delay) for topic in topics for delay in [_delay(facts, topic.name)]]
+    found = [_records(topic, delay) for topic in topics for delay in [watermark_delay(facts, topic.name)]]
     points = np.concatenate([points for points, _ in found])
     watermark = np.concatenate([line for _, line in found])
     return FlowPlot(
         f"{flow}: event time and processing time",
         points,
-        _find_rises(watermark),
+        find_rises(watermark),
         tuple(deque(_panes(stem, facts), maxlen=PANES_MAX)),
     )
 
 
-def _delay(facts: FlowFacts, topic: str) -> int:
+def watermark_delay(facts: FlowFacts, topic: str) -> int:
     """The delay of the flow's watermark; 0 without one."""
     batch = last_batch(facts.checkpoint)
     for offset in () if batch is None else source_offsets(facts.checkpoint, batch):
@@ -110,13 +110,13 @@ def _records(topic: Topic, delay: int) -> tuple[Int64Array, Int64Array]:
             if kind == "points":
                 points = np.concatenate([points, pairs])
             else:
-                watermark = np.concatenate([watermark, _find_rises(pairs)])
+                watermark = np.concatenate([watermark, find_rises(pairs)])
         while len(points) > POINTS_MAX:
             points, step = points[::2], 2 * step
     return points, watermark
 
 
-def _find_rises(pairs: Int64Array) -> Int64Array:
+def find_rises(pairs: Int64Array) -> Int64Array:
     """The line of the watermark: in the order of the appends, where it advances."""
     if not len(pairs):
         return pairs

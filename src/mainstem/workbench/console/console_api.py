@@ -6,6 +6,7 @@ Each function answers one request in a thread of its own: it may block. It retur
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 from starlette.requests import Request
@@ -17,33 +18,28 @@ from mainstem.log.lag import Lag
 from mainstem.log.topic import Topic
 from mainstem.names import check_own_name
 from mainstem.stem import Mainstem
-from mainstem.workbench.cli.command_arguments import open_view
+from mainstem.workbench.cli.command_arguments import open_view, parse_moment
 from mainstem.workbench.cli.flow_commands import flow_json
 from mainstem.workbench.cli.flow_facts import flow_facts, known_flows, last_progress
 from mainstem.workbench.cli.list_entry import Unreadable, entries_by_topic, json_entry, try_look
 from mainstem.workbench.cli.queue_commands import queue_json
 from mainstem.workbench.cli.topic_commands import TopicFacts, topic_facts
 from mainstem.workbench.cli.view_commands import version_json, version_lag, view_facts, view_json
-from mainstem.workbench.console.json_body import encode_json, exact_json
+from mainstem.workbench.console.console_answer import JsonResponse
+from mainstem.workbench.console.flow_picture import flow_picture
+from mainstem.workbench.console.home_then import home_then
+from mainstem.workbench.console.json_body import exact_json
+from mainstem.workbench.console.progress_history import POINTS_MAX, history_of
 from mainstem.workbench.console.topic_records import read_records
 from mainstem.workbench.console.view_rows import view_page
 from mainstem.workbench.console.watched_home import WatchedHome
 
-__all__ = ["JsonResponse", "api_routes"]
+__all__ = ["api_routes"]
 
 Answer = Callable[[Request], Any]
 NAME = "{name:path}"
 PAGE_ROWS = 100
 PAGE_ROWS_MAX = 1_000
-
-
-class JsonResponse(Response):
-    """Plain JSON values, never kept by a browser."""
-
-    media_type = "application/json"
-
-    def __init__(self, content: Any, status_code: int = 200) -> None:
-        super().__init__(encode_json(content), status_code, {"Cache-Control": "no-store"})
 
 
 def api_routes(home: WatchedHome) -> list[Route]:
@@ -52,6 +48,7 @@ def api_routes(home: WatchedHome) -> list[Route]:
     answers: dict[str, Answer] = {
         "/api/home": api.home,
         "/api/flows": api.flows,
+        "/api/flows/{name}/picture": api.picture,
         f"/api/flows/{NAME}": api.flow,
         "/api/topics": api.topics,
         "/api/topics/{name}/records": api.records,
@@ -61,6 +58,7 @@ def api_routes(home: WatchedHome) -> list[Route]:
         f"/api/views/{NAME}": api.view,
         "/api/queues": api.queues,
         "/api/queues/{topic}/{queue}": api.queue,
+        "/api/history": api.history,
         "/api/search": api.search,
     }
     return [Route(path, _endpoint(answer), methods=["GET"]) for path, answer in answers.items()]
@@ -87,6 +85,12 @@ def number_in(request: Request, name: str, default: int, most: int) -> int:
     return int(text)
 
 
+def time_in(request: Request, name: str) -> datetime | None:
+    """A time of the address, with its zone; None if there is none. In an address "+" is a space."""
+    text = request.query_params.get(name)
+    return parse_moment(text.replace(" ", "+"), name) if text else None
+
+
 class _ReadApi:
     """The answers, by the noun of the address."""
 
@@ -95,7 +99,8 @@ class _ReadApi:
         self._home = home
 
     def home(self, request: Request) -> Any:
-        return self._home.map()
+        at = time_in(request, "at")
+        return self._home.map() if at is None else home_then(self._stem, self._home.map(), at)
 
     # Flows
 
@@ -106,6 +111,15 @@ class _ReadApi:
 
     def flow(self, request: Request) -> Any:
         return flow_json(flow_facts(self._stem, check_own_name(request.path_params["name"], "flow")))
+
+    def picture(self, request: Request) -> Any:
+        flow = check_own_name(request.path_params["name"], "flow")
+        return flow_picture(self._stem, flow, time_in(request, "from"), time_in(request, "to"))
+
+    def history(self, request: Request) -> Any:
+        points = number_in(request, "points", 120, POINTS_MAX)
+        subject = request.query_params.get("of", "")
+        return history_of(self._stem, subject, time_in(request, "from"), time_in(request, "to"), points)
 
     # Topics
 
@@ -153,7 +167,7 @@ class _ReadApi:
     def rows(self, request: Request) -> Any:
         limit = number_in(request, "limit", PAGE_ROWS, PAGE_ROWS_MAX)
         with open_view(self._stem, request.path_params["name"]) as view:
-            return view_page(view, request.query_params.get("after"), limit)
+            return view_page(view, request.query_params.get("after"), limit, time_in(request, "at"))
 
     # Queues
 

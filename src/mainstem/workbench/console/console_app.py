@@ -7,52 +7,59 @@ from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
 
-from mainstem.errors import (
-    AlreadyExists,
-    Conflict,
-    FellOff,
-    Invalid,
-    MainstemError,
-    NotFound,
-)
+from mainstem.errors import MainstemError
+from mainstem.workbench.access_tokens import AccessTokens
 from mainstem.workbench.cli.error_text import of_system
-from mainstem.workbench.console.console_api import JsonResponse, api_routes
+from mainstem.workbench.console.console_access import AccessGate, AccessRules, log_in, log_out
+from mainstem.workbench.console.console_answer import JsonResponse, error_body, error_status, read_json
+from mainstem.workbench.console.console_api import api_routes
 from mainstem.workbench.console.event_stream import EventStream
+from mainstem.workbench.console.sql_answer import SqlAnswers
 from mainstem.workbench.console.stream_feed import StreamHub
 
-__all__ = ["PAGE", "console_app", "error_body", "error_status"]
+__all__ = ["PAGE", "console_app"]
 
 # The files of the page, which are built from TypeScript and are part of the package.
 PAGE = Path(__file__).parent / "page"
 
-# The first that fits; what is none of these is for later: 503.
-STATUSES: tuple[tuple[type[MainstemError], int], ...] = (
-    (NotFound, 404),
-    (Invalid, 400),
-    (Conflict, 409),
-    (AlreadyExists, 409),
-    (FellOff, 410),
-)
 WORDS = {404: "there is no such page", 405: "this address takes no such request", 413: "the request is too large"}
 
 
-def console_app(hub: StreamHub) -> Starlette:
-    """The application."""
+def console_app(hub: StreamHub, rules: AccessRules, tokens: AccessTokens) -> ASGIApp:
+    """The application behind its gate."""
+    queries = SqlAnswers(hub.home.stem)
 
     async def stream(request: Request) -> Response:
         return EventStream(request, hub)
 
-    return Starlette(
+    async def query(request: Request) -> Response:
+        asked = await read_json(request)
+        return JsonResponse(await run_in_threadpool(queries.answer, asked.get("sql")))
+
+    async def login(request: Request) -> Response:
+        return await log_in(request, rules, tokens)
+
+    async def session(request: Request) -> Response:
+        visitor = request.state.visitor
+        return JsonResponse({"who": visitor.who, "scope": visitor.scope, "actions": []})
+
+    app = Starlette(
         routes=[
             *api_routes(hub.home),
             Route("/api/stream", stream, methods=["GET"]),
-            Route("/api/{rest:path}", _no_such_address, methods=["GET", "POST"]),
+            Route("/api/query", query, methods=["POST"]),
+            Route("/api/session", session, methods=["GET"]),
+            Route("/api/login", login, methods=["POST"]),
+            Route("/api/logout", log_out, methods=["POST"]),
+            Route("/api/{rest:path}", _no_such_address, methods=["GET"]),
             Mount("/", app=_Page(directory=PAGE, html=True)),
         ],
         exception_handlers={
@@ -63,6 +70,7 @@ def console_app(hub: StreamHub) -> Starlette:
             Exception: _show_defect,
         },
     )
+    return AccessGate(app, rules, tokens)
 
 
 def _no_such_address(request: Request) -> Response:
@@ -79,16 +87,6 @@ class _Page(StaticFiles):
             if error.status_code != 404 or "." in os.path.basename(path):
                 raise
             return FileResponse(PAGE / "index.html")
-
-
-def error_status(error: Exception) -> int:
-    """The status of an answer."""
-    return next((status for kind, status in STATUSES if isinstance(error, kind)), 503)
-
-
-def error_body(error: MainstemError) -> dict[str, Any]:
-    """The three parts."""
-    return {"error": {"what": error.summary, "detail": error.detail, "hint": error.hint, "kind": type(error).__name__}}
 
 
 def _show_error(request: Request, error: Exception) -> Response:

@@ -8,6 +8,8 @@ import socket
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from mainstem.workbench.console.connection_owner import ConnectionOwner
+
 __all__ = ["HEADER_SECONDS_MAX", "SILENT_SECONDS_MAX", "ConsoleProtocol"]
 
 # A request whose headers are not complete by then is dropped.
@@ -24,8 +26,10 @@ class ConsoleProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        # For the answer to a client that takes nothing.
-        self.app_state = {**self.app_state, "abort": transport.abort}
+        # `abort` is for a client that takes nothing.
+        server = None if self.server is None or self.server[1] is None else (self.server[0], self.server[1])
+        owner = ConnectionOwner(self.client, server)
+        self.app_state = {**self.app_state, "abort": transport.abort, "owner": owner}
         connection = transport.get_extra_info("socket")
         if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENT_SECONDS_MAX * 1000)

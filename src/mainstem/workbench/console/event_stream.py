@@ -23,6 +23,7 @@ from starlette.types import Receive, Scope, Send
 
 from mainstem.errors import FellOff, Invalid, MainstemError, NotFound
 from mainstem.workbench.cli.error_text import of_system
+from mainstem.workbench.console.console_answer import error_body
 from mainstem.workbench.console.console_protocol import SILENT_SECONDS_MAX
 from mainstem.workbench.console.json_body import encode_json
 from mainstem.workbench.console.stream_feed import StreamHub, SubjectFeed
@@ -129,7 +130,7 @@ class EventStream(Response):
             try:
                 messages = await self._next(feed)
             except (FellOff, Invalid) as error:
-                yield self._frame("gap", {"subject": name, **_parts_of(error)})
+                yield self._frame("gap", {"subject": name, **error_body(error)})
                 self._cursors.pop(name, None)
                 continue
             except (MainstemError, OSError) as error:
@@ -170,12 +171,8 @@ class EventStream(Response):
         if said == error.summary:
             return None
         self._troubles[name] = error.summary
-        return self._frame("gone" if isinstance(error, NotFound) else "trouble", {"subject": name, **_parts_of(error)})
+        return self._frame("gone" if isinstance(error, NotFound) else "trouble", {"subject": name, **error_body(error)})
 
     def _frame(self, event: str, data: bytes | Mapping[str, Any]) -> bytes:
         content = data if isinstance(data, bytes) else encode_json(data)
         return b"id: %b\nevent: %b\ndata: %b\n\n" % (encode_json(self._cursors), event.encode(), content)
-
-
-def _parts_of(error: MainstemError) -> dict[str, Any]:
-    return {"error": {"what": error.summary, "detail": error.detail, "hint": error.hint, "kind": type(error).__name__}}

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainstem.clock import as_datetime, as_us
 from mainstem.errors import MainstemError
+from mainstem.log.activity import ACTIVITY_TOPIC
 from mainstem.log.topic import Topic
 from mainstem.sinks.store_record import StoreRecord, store_names
 from mainstem.workbench.cli.capture_facts import CaptureFacts, capture_facts, known_captures
@@ -31,9 +32,8 @@ if TYPE_CHECKING:
     from mainstem.log.queues.queue import QueueDescription
     from mainstem.stem import Mainstem
 
-__all__ = ["ACTIVITY_TOPIC", "home_map", "last_activity"]
+__all__ = ["home_map", "last_activity"]
 
-ACTIVITY_TOPIC = "mainstem.activity"
 # The topics of Mainstem itself are not on the map.
 OWN_PREFIX = "mainstem."
 # The time over which rows are counted.
@@ -212,7 +212,7 @@ def _source_rate(rows: list[dict[str, Any]], source: str) -> float | None:
     counted = [part for row in rows for part in row.get("sources") or ()]
     if rows and not counted:
         return None
-    read = sum(part.get("rows") or 0 for part in counted if part.get("source") == source.removeprefix(VIEW))
+    read = sum(part["records"] or 0 for part in counted if part["source"] in (source, source.removeprefix(VIEW)))
     return round(read / RATE_SECONDS, 1)
 
 

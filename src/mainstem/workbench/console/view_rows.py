@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
 
 from mainstem.errors import Invalid
+from mainstem.log.rows.plain_values import NotAValue, json_line, json_reader, parse_json, plain_writer
 from mainstem.views.view import View
 from mainstem.views.view_history import format_cursor
 from mainstem.workbench.console.row_cells import column_facts, json_rows
@@ -14,40 +17,39 @@ from mainstem.workbench.console.row_cells import column_facts, json_rows
 __all__ = ["view_page"]
 
 
-def view_page(view: View, after: str | None, limit: int) -> dict[str, Any]:
-    """Up to `limit` rows; `next` is the `after` of the next page, None if there is none."""
-    skipped = _skipped(after)
+def view_page(view: View, after: str | None, limit: int, as_of: datetime | None = None) -> dict[str, Any]:
+    """Up to `limit` rows, and the cursor of their moment; `next` is the `after` of the next page, None if there is none."""
     with view.snapshot() as snapshot:
-        batches, rows, seen = snapshot.batches(), 0, 0
-        found: list[pa.RecordBatch] = []
-        for batch in batches:
-            part = batch.slice(max(0, skipped - seen))
-            seen += batch.num_rows
-            if part.num_rows and rows <= limit:
-                found.append(part)
-                rows += part.num_rows
-            if rows > limit:
-                break
-        table = pa.Table.from_batches(found, schema=snapshot.schema)
-        return {
-            "view": view.name,
-            "key": list(snapshot.facts.key),
-            "version": snapshot.version,
-            "columns": column_facts(snapshot.schema),
-            "rows": json_rows(table.slice(0, limit)),
-            "total": snapshot.count(),
-            "cursor": format_cursor(snapshot.facts, snapshot.positions()[1]),
-            "next": str(skipped + limit) if table.num_rows > limit else None,
-        }
+        facts, version, position = snapshot.facts, snapshot.version, snapshot.positions()[1]
+        total, schema = snapshot.count(), snapshot.schema
+        key = [schema.field(name) for name in facts.key]
+        begin = None if not after else _parse_key(after, key)
+        page = snapshot.page(begin, limit) if as_of is None else view.page(after=begin, limit=limit, as_of=as_of)
+    return {
+        "view": view.name,
+        "key": list(facts.key),
+        "version": version,
+        "columns": column_facts(page.rows.schema),
+        "rows": json_rows(page.rows),
+        "total": total if as_of is None else None,
+        "cursor": format_cursor(facts, position),
+        "next": None if page.after is None else _key_text(page.after, key),
+    }
 
 
-def _skipped(after: str | None) -> int:
-    if not after:
-        return 0
-    if not after.isascii() or not after.isdigit() or len(after) > 12:
-        raise Invalid(
-            f'after "{after[:60]}" is not the end of a page',
-            detail="It is `next` of the page before.",
-            hint="Leave it out for the first page.",
-        )
-    return int(after)
+def _key_text(values: Sequence[Any], key: Sequence[pa.Field]) -> str:
+    return json_line([plain_writer(field.type)(value) for value, field in zip(values, key, strict=True)])
+
+
+def _parse_key(text: str, key: Sequence[pa.Field]) -> tuple[Any, ...]:
+    try:
+        values = parse_json(text, exact=True)
+        if isinstance(values, list) and len(values) == len(key):
+            return tuple(json_reader(field.type, field.name)(value) for value, field in zip(values, key, strict=True))
+    except (ValueError, RecursionError, NotAValue):
+        pass
+    raise Invalid(
+        f'after "{text[:60]}" is not the end of a page',
+        detail="It is `next` of the page before.",
+        hint="Leave it out for the first page.",
+    )

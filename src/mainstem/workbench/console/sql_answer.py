@@ -1,0 +1,51 @@
+"""The answer to a query of the console: as `stem.query`, with tighter limits, and cut instead of refused."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from mainstem.errors import Invalid, Unavailable
+from mainstem.log.query_limits import QueryLimits
+from mainstem.stem import Mainstem
+from mainstem.workbench.console.row_cells import column_facts, json_rows
+
+__all__ = ["SqlAnswers"]
+
+ROWS_MAX = 10_000
+LIMITS = QueryLimits(ROWS_MAX, seconds=10.0, memory_bytes=256 * 2**20, cut=True)
+# Queries at a time: each may take a core.
+QUERIES_MAX = 2
+
+
+class SqlAnswers:
+    """Runs queries, a few at a time. Thread-safe."""
+
+    def __init__(self, stem: Mainstem) -> None:
+        self._stem = stem
+        self._places = threading.BoundedSemaphore(QUERIES_MAX)
+
+    def answer(self, sql: Any) -> dict[str, Any]:
+        """The rows of one SELECT."""
+        if not isinstance(sql, str) or not sql.strip():
+            raise Invalid(
+                "the query is empty",
+                detail="It is one SELECT over topics and views.",
+                hint='Send {"sql": "SELECT ..."}.',
+            )
+        if not self._places.acquire(timeout=LIMITS.seconds):
+            raise Unavailable(
+                "other queries are running", detail=f"The console runs {QUERIES_MAX} at a time.", hint="Run it again."
+            )
+        stem, begun = self._stem, self._stem.log.clock.monotonic()
+        try:
+            found = stem.log.query(sql, (), {name: stem.view(name).to_arrow for name in stem.views()}, LIMITS)
+        finally:
+            self._places.release()
+        return {
+            "columns": column_facts(found.schema),
+            "rows": json_rows(found.slice(0, ROWS_MAX)),
+            "truncated": found.num_rows > ROWS_MAX,
+            "rows_max": ROWS_MAX,
+            "seconds": (stem.log.clock.monotonic() - begun) / 1_000_000,
+        }
