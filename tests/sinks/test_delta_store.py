@@ -19,8 +19,9 @@ from deltalake.exceptions import DeltaError
 from deltalake.schema import PrimitiveType
 
 from mainstem.errors import Conflict, DiskFull, Invalid, Unavailable
+from mainstem.sinks import delta_store
 from mainstem.sinks.delta_store import DeltaStore
-from mainstem.sinks.store_backend import FenceMoved, StoreChange
+from mainstem.sinks.store_backend import Fence, FenceMoved, StoreChange
 from mainstem.testing.store_contract import StoreContract
 from mainstem.testing.store_trial import SCHEMA, VALUES, StoreTrial, batch_of, changes, rows_after
 from tests.sinks.delta_writers import (
@@ -234,6 +235,28 @@ def test_what_a_killed_switch_left_beside_is_removed(tmp_path: Path) -> None:
     trial.begin(3, version=2)
     assert sorted(path.name for path in (tmp_path / "lake").iterdir()) == ["tried"]
     assert trial.rows() == {2: "new"}
+
+
+def test_who_reads_the_next_version_while_it_becomes_the_live_one_finds_it_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = trial_in(tmp_path)
+    trial.write(trial.begin(1), 0, changes([(1, "old", "insert")]))
+    following = trial.begin(2, version=2)
+    trial.write(following, 0, changes([(2, "new", "insert")]))
+    read_fence, finished = delta_store.read_fence, []
+
+    def finish_first(table: DeltaTable) -> Fence | None:
+        if not finished and table.table_uri.rstrip("/").endswith(".tried.next"):
+            finished.append(table)
+            assert following.finish()
+        return read_fence(table)
+
+    monkeypatch.setattr(delta_store, "read_fence", finish_first)
+    fences = DeltaStore(tmp_path / "lake/tried").fences()
+    assert finished
+    assert fences.live is not None
+    assert (fences.live.version, fences.beside) == (2, None)
 
 
 def test_a_live_table_that_vanished_while_the_next_was_filled(tmp_path: Path) -> None:

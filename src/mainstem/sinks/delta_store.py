@@ -120,7 +120,13 @@ class DeltaStore:
 
     def fences(self) -> Fences:
         with self._translated():
-            live, beside = self._fence("live"), self._fence("beside")
+            try:
+                beside = self._fence("beside")
+            except (DeltaError, OSError):
+                if os.path.isdir(self._path("beside")):
+                    raise
+                beside = None  # Meanwhile it has become the live one, which is read after it.
+            live = self._fence("live")
         if live is not None and beside is not None and owner(live) == owner(beside):
             beside = None  # It has become the live one, and whoever did that was killed before removing it.
         return Fences(live, beside)
