@@ -42,6 +42,7 @@ CALLS = {
     "queue reject": "queue reject orders emails 0-2-1 --reason no",
     "queue rewind": "queue rewind orders emails --to earliest",
     "queue delete": "queue delete orders emails --yes",
+    "activity": "activity",
     "flow list": "flow list",
     "flow describe": "flow describe revenue",
     "flow stop": "flow stop revenue",
