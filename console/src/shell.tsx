@@ -150,10 +150,8 @@ function Search({ things, onClose }: { things: Found[]; onClose(): void }) {
       />
       <ul id="found" role="listbox" aria-label="Found">
         {found.map((thing, index) => (
-          <li id={`found-${index}`} role="option" aria-selected={index === chosen} key={thing.address}>
-            <a href={thing.address} tabIndex={-1} onClick={onClose}>
-              <KindIcon kind={thing.kind} /> <b><Name of={thing.name} /></b> <span class="dim">{thing.kind}{thing.said && `, ${thing.said}`}</span>
-            </a>
+          <li id={`found-${index}`} role="option" aria-selected={index === chosen} onClick={() => take(thing)} key={thing.address}>
+            <KindIcon kind={thing.kind} /> <b><Name of={thing.name} /></b> <span>{thing.kind}{thing.said && `, ${thing.said}`}</span>
           </li>
         ))}
       </ul>

@@ -1,4 +1,4 @@
-"""A shop's home for the tests of the console, made without Spark: eight minutes of orders, flows that ran over them, their
+"""A shop's home for the tests of the console, made without Spark: seven minutes of orders, flows that ran over them, their
 views and panes, a queue with rejected messages, a flow that was killed."""
 
 import random
@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
+from itertools import groupby
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ __all__ = ["STORES", "make_shop"]
 
 STORES = ("Berlin", "Lisbon", "Paris", "Vienna")
 PRICES = (4.5, 12.0, 39.0, 7.25, 18.0, 2.75)
-MINUTES = 8
+MINUTES = 7
 MINUTE = timedelta(minutes=1)
 DELAY = timedelta(seconds=20)
 LATENESS = 5 * MINUTE
@@ -97,15 +98,15 @@ class Revenue:
 
 
 def orders_until(now: datetime) -> list[Order]:
-    """About one a second, most of them at once; a courier's come three minutes late, and one is beyond all patience."""
+    """One in a second and a half, most of them at once; a courier's come three minutes late, and one is beyond all patience."""
     chance = random.Random(77)
     found, placed_at, number = [], now - MINUTES * MINUTE, 8690
     while placed_at < now:
-        placed_at += timedelta(seconds=chance.expovariate(1.1))
+        placed_at += timedelta(seconds=chance.expovariate(1 / 1.5))
         number += chance.randint(1, 4)
         store, amount = chance.choice(STORES), chance.choice(PRICES) * chance.randint(1, 5)
-        late = chance.random() < 0.02
-        after = chance.expovariate(1 / 1.2) + (chance.uniform(90, 200) if late else 0)
+        late = chance.random() < 0.03
+        after = chance.expovariate(1 / 1.1) + (chance.uniform(70, 200) if late else 0)
         found.append(Order(f"o-{number}", store, amount, placed_at, placed_at + timedelta(seconds=after)))
     for number, seconds in ((9002, 402), (9004, 421)):
         placed_at = now - MINUTES * MINUTE + timedelta(seconds=9 * (number - 9000))
@@ -146,25 +147,24 @@ def _play(
     deliveries: FlowRun,
     now: datetime,
 ) -> None:
-    """Ten seconds at a time: what came is appended when it came, then each flow commits a batch."""
+    """Ten seconds at a time: what came is appended when it came, then the flow of windows commits a batch."""
     waiting, computed, number, ends = orders_until(now), Revenue(), 0, {}
     until = now - MINUTES * MINUTE
     while until < now:
         until = min(now, until + timedelta(seconds=10))
         came = [order for order in waiting if order.came_at <= until]
         waiting = waiting[len(came) :]
-        for order in came:
-            clock.set(order.came_at)
-            orders.append([order.row()])
+        # Those of a second and a half in one append: an append is on disk when it returns.
+        for _, together in groupby(came, lambda order: order.came_at.timestamp() // 1.5):
+            arrived = list(together)
+            clock.set(arrived[-1].came_at)
+            orders.append([order.row() for order in arrived])
         clock.set(until)
         if not came:
             continue
-        payments.append([{"order_id": order.order_id, "paid": Decimal(f"{order.amount:.2f}")} for order in came])
         ends = {n: orders.backend.latest(n) for n in range(2)}
         rows = computed.take(came)
         _apply(stem, clock, "revenue", ["store", "window"], revenue, pa.Table.from_pylist(rows, REVENUE), number)
-        paid = pa.table({"order_id": [it.order_id for it in came], "store": [it.store for it in came]})
-        _apply(stem, clock, "deliveries", ["order_id"], deliveries, paid, number)
         late = sum(row["pane"]["timing"] == "late" for row in rows)  # type: ignore[index]
         figures = {"at": until, "rows_in": len(came), "rows_out": len(rows), "lag_seconds": 0.4, "late": late}
         assert computed.highest is not None
@@ -172,9 +172,13 @@ def _play(
             stem, revenue, number, {}, more=[{"topic": "orders", "offsets": ends, "delay": 20_000_000}], **figures,
             watermark=computed.highest - DELAY, batch_ms=280 + 9 * (number % 7), phases={"addBatch": 200, "planning": 40},
         )  # fmt: skip
-        paid_ends = {n: payments.backend.latest(n) for n in range(2)}
-        did_batch(stem, deliveries, number, {"orders": ends, "payments": paid_ends}, at=until, rows_in=2 * len(came))
         number += 1
+    known = orders_until(now)
+    payments.append([{"order_id": order.order_id, "paid": Decimal(f"{order.amount:.2f}")} for order in known])
+    paid = pa.table({"order_id": [order.order_id for order in known], "store": [order.store for order in known]})
+    _apply(stem, clock, "deliveries", ["order_id"], deliveries, paid, 0)
+    paid_ends = {n: payments.backend.latest(n) for n in range(2)}
+    did_batch(stem, deliveries, 0, {"orders": ends, "payments": paid_ends}, at=now, rows_in=2 * len(known))
 
 
 def _apply(

@@ -83,7 +83,7 @@ export function HomeMap({ nodes, edges, moving }: { nodes: MapNode[]; edges: Map
       viewBox={`0 0 ${layout.width} ${layout.height + head}`}
       width={layout.width}
       height={layout.height + head}
-      style={{ minWidth: `${Math.round(layout.width * 0.82)}px` }}
+      style={{ minWidth: `${Math.round(layout.width * 0.74)}px` }}
       role="group"
       aria-label={`Map: ${nodes.length} nodes, ${edges.length} edges`}
     >

@@ -4,7 +4,7 @@ import { Graph, layout } from "@dagrejs/dagre";
 import type { Layout, LayoutQuestion } from "./layout";
 
 const NODE_GAP = 26;
-const RANK_GAP = 50;
+const RANK_GAP = 46;
 
 function laidOut(question: LayoutQuestion): Layout {
   const graph = new Graph({ multigraph: false });

@@ -1,4 +1,271 @@
-// A flow.
-import type { Address } from "../address";
-import type { HomeFacts } from "../api";
-export function FlowPage({ name }: { name: string; address: Address; home: HomeFacts; live: number }) { return <h1>{name}</h1>; }
+// A flow: whether it runs and how far it is, its picture, who holds the watermark, and its figures over time.
+
+import { type Address, link } from "../address";
+import type { HomeFacts, HomeNode, Lag, Row } from "../api";
+import { useAnswer } from "../ask";
+import { behind } from "../home";
+import { FlowPicture } from "../picture/flow_picture";
+import { Plot } from "../plot";
+import { ProblemPanel } from "../problem_panel";
+import { FactTable } from "../table";
+import { Name, Value } from "../value";
+import { clock, count, counted, instant, milliseconds, rate, size, span, type Whole } from "../words";
+import { StateTag } from "./listing";
+
+interface Holder {
+  source?: string;
+  topic?: string;
+  partition?: number | null;
+  event_time?: string | null;
+  watermark?: string | null;
+  at?: string | null;
+  [name: string]: unknown;
+}
+
+interface FlowFacts {
+  flow: string;
+  state: string;
+  pid: number | null;
+  version: number;
+  epoch: number;
+  sink: string;
+  batch: Whole | null;
+  every: string | null;
+  error: string[];
+  lag: Lag;
+  sources: { source: string; partition: number; offset: Whole; lag: Lag }[];
+  stages: { stage: string; operator: string; rows: Whole; bytes: Whole; late: Record<string, unknown>; counts: Record<string, Whole> }[];
+  watermark_holders: Holder[];
+  waits_for: Holder | null;
+  does?: string;
+  sentence?: string;
+}
+
+interface Batches {
+  rows: (Row & { at: string; epoch: Whole })[];
+}
+
+const SHOWN_MINUTES = 15;
+
+export function FlowPage({ name, address, home, live }: { name: string; address: Address; home: HomeFacts; live: number }) {
+  const path = `api/flows/${encodeURIComponent(name)}`;
+  const { content: flow, problem } = useAnswer<FlowFacts>(path, live);
+  const node = home.nodes.find((candidate) => candidate.id === `flow:${name}`);
+  const now = instant(home.home.at);
+  const since = new Date(Math.floor(now / 60_000) * 60_000 - SHOWN_MINUTES * 60_000).toISOString();
+  const query = new URLSearchParams({ position: since, filter: `flow = '${name.replaceAll("'", "''")}'`, limit: "1000" });
+  const batches = useAnswer<Batches>(node ? `api/topics/mainstem.progress/records?${query}` : null, live);
+  if (problem && !flow) return <ProblemPanel whole problem={problem} />;
+  if (!flow) return <h1><Name of={name} /></h1>;
+  return (
+    <>
+      <div class="crumb">
+        <a href={link("flows")}>Flows</a> / <Name of={name} />
+      </div>
+      <h1>
+        <Name of={name} />
+        <span class={`tag ${flow.state === "running" ? "t-on" : flow.state === "stopped" ? "t-plain" : "t-gone"}`}>
+          {flow.state}
+          {node && `, ${behind(node)}`}
+        </span>
+      </h1>
+      <Words flow={flow} node={node} />
+      {flow.error.length > 0 && (
+        <section class="panel problem">
+          <h2>
+            <span class="tag t-gone">failed</span> <Value value={flow.error[0]} short={400} />
+          </h2>
+          {flow.error.slice(1).map((line) => (
+            <p key={line}>
+              <Value value={line} short={1000} />
+            </p>
+          ))}
+        </section>
+      )}
+      <div class="two">
+        <div class="stack">
+          <FlowPicture name={name} path={`${path}/picture`} address={address} live={live} />
+          <FactTable
+            label="Sources"
+            heads={[["source", "left"], ["partition", "right"], ["next offset", "right"], ["behind", "left"]]}
+            rows={flow.sources.map((part) => [
+              part.source.startsWith("view ") ? <a href={link("views", part.source.slice(5))}><Name of={part.source} /></a> : <a href={link("topics", part.source)}><Name of={part.source} /></a>,
+              String(part.partition),
+              String(part.offset),
+              Number(part.lag.records) === 0 ? "up to date" : `${part.lag.seconds ? `${span(part.lag.seconds)}, ` : ""}${counted(part.lag.records, "record")}`,
+            ])}
+            empty="Its sources no longer exist."
+          />
+        </div>
+        <aside class="rail" aria-label="More about the flow">
+          <Holders flow={flow} now={now} />
+          <section class="panel pad">
+            <h2>Run</h2>
+            <dl class="facts-list">
+              <dt>state</dt>
+              <dd>
+                <StateTag state={flow.state} />
+              </dd>
+              <dt>process</dt>
+              <dd>{flow.pid ?? "none"}</dd>
+              <dt>last batch</dt>
+              <dd>{flow.batch ?? "none"}</dd>
+              <dt>run</dt>
+              <dd>epoch {flow.epoch}, version {flow.version}</dd>
+              <dt>into</dt>
+              <dd>
+                <Value value={flow.sink} />
+              </dd>
+              {flow.stages.map((stage) => (
+                <>
+                  <dt>
+                    stage <Name of={stage.stage} />
+                  </dt>
+                  <dd>
+                    {counted(stage.rows, "row")}, {size(stage.bytes)}
+                  </dd>
+                </>
+              ))}
+            </dl>
+          </section>
+        </aside>
+      </div>
+      <Strip batches={batches.content?.rows ?? []} node={node} />
+    </>
+  );
+}
+
+function Words({ flow, node }: { flow: FlowFacts; node: HomeNode | undefined }) {
+  if (flow.does) return <p class="words"><Value value={flow.does} short={1000} /></p>;
+  const sources = [...new Set(flow.sources.map((part) => part.source))];
+  const [kind, ...rest] = flow.sink.split(" ");
+  return (
+    <p class="words">
+      It reads {sources.length ? sources.map((source, index) => <span key={source}>{index > 0 && ", "}<b><Name of={source} /></b></span>) : "nothing"} and writes the {kind} <b><Name of={rest.join(" ")} /></b>.{" "}
+      {node?.late ? `${counted(node.late, "row")} came late, and corrected what was shown. ` : ""}
+      {node?.too_late ? `${counted(node.too_late, "row")} came too late, and went to ${flow.flow}.late. ` : ""}
+      {node?.waits_for ? <>It waits for <b><Value value={node.waits_for} /></b>.</> : ""}
+    </p>
+  );
+}
+
+function holderTime(holder: Holder): number {
+  return instant(holder.event_time ?? holder.watermark ?? holder.at);
+}
+
+function Holders({ flow, now }: { flow: FlowFacts; now: number }) {
+  const holders = flow.watermark_holders.filter((holder) => !Number.isNaN(holderTime(holder))).slice(0, 8);
+  if (!holders.length) {
+    return (
+      <section class="panel pad">
+        <h2>Who holds the watermark</h2>
+        <p class="small soft">Nobody: the flow has no watermark, or no batch yet.</p>
+      </section>
+    );
+  }
+  const times = holders.map(holderTime);
+  const [first, last] = [Math.min(...times), Math.max(...times, now)];
+  return (
+    <section class="panel pad">
+      <h2>Who holds the watermark</h2>
+      <p class="small soft">The slowest counts{holders.length > 1 ? `; the others are ${span((Math.max(...times) - first) / 1000)} ahead` : ""}.</p>
+      <div class="holders num">
+        {holders.map((holder, index) => (
+          <div key={index}>
+            <span>
+              <Name of={`${holder.source ?? holder.topic ?? "source"}${holder.partition == null ? "" : ` ${holder.partition}`}`} />
+            </span>
+            <span class="bar">
+              <span class={index === 0 && holders.length > 1 ? "slow" : ""} style={{ width: `${last === first ? 100 : Math.max(4, 100 - ((last - holderTime(holder)) / Math.max(60_000, last - first)) * 100)}%` }} />
+            </span>
+            <span>{clock(holderTime(holder), 1)}</span>
+          </div>
+        ))}
+      </div>
+    </section>
+  );
+}
+
+const numberOf = (value: unknown) => (value === null || value === undefined ? null : Number(value));
+
+function Strip({ batches, node }: { batches: Batches["rows"]; node: HomeNode | undefined }) {
+  if (batches.length < 2) {
+    return (
+      <div class="strip">
+        <section class="panel cell">
+          <div class="h">
+            <span>Over time</span>
+          </div>
+          <p class="small dim">Fewer than two batches in the last {SHOWN_MINUTES} minutes.</p>
+        </section>
+      </div>
+    );
+  }
+  const ordered = [...batches].sort((a, b) => (a.at < b.at ? -1 : 1));
+  const times = ordered.map((row) => instant(row.at));
+  const values = (name: string) => ordered.map((row) => numberOf(row[name]));
+  const perSecond = ordered.map((row, index) => {
+    const wide = index ? ((times[index] as number) - (times[index - 1] as number)) / 1000 : 0;
+    return wide > 0 ? (numberOf(row["rows_in"]) ?? 0) / wide : null;
+  });
+  const [took, lag, late, tooLate] = [values("batch_ms"), values("lag_seconds"), values("late"), values("too_late")];
+  const lastOf = (list: (number | null)[]) => list[list.length - 1] ?? 0;
+  const sum = (list: (number | null)[]) => list.reduce<number>((total, value) => total + (value ?? 0), 0);
+  const most = (list: (number | null)[]) => Math.max(0, ...list.map((value) => value ?? 0));
+  const rowsIn = sum(values("rows_in"));
+  const phases = phasesOf(ordered[ordered.length - 1] as Row);
+  const minutes = span(((times[times.length - 1] as number) - (times[0] as number)) / 1000);
+  return (
+    <div class="strip num">
+      <section class="panel cell">
+        <div class="h">
+          <span>Rows in</span>
+          <b>{rate(node?.rows_per_second ?? lastOf(perSecond))} /s</b>
+        </div>
+        <Plot times={times} lines={[{ stroke: "accent", fill: "accent-soft", values: perSecond }]} label={`Rows read a second, over ${minutes}`} />
+        <div class="small dim">
+          last {minutes}; out {rate(node?.rows_out_per_second ?? 0)} /s
+        </div>
+      </section>
+      <section class="panel cell">
+        <div class="h">
+          <span>Behind</span>
+          <b>{span(node?.lag_seconds ?? lastOf(lag))}</b>
+        </div>
+        <Plot times={times} lines={[{ stroke: "accent", fill: "accent-soft", values: lag }]} label={`Lag in seconds, over ${minutes}`} />
+        <div class="small dim">most: {span(most(lag))}</div>
+      </section>
+      <section class="panel cell">
+        <div class="h">
+          <span>A batch</span>
+          <b>{milliseconds(lastOf(took))}</b>
+        </div>
+        <Plot times={times} lines={[{ stroke: "edge", fill: "accent-soft", values: took }]} label={`Milliseconds of a batch, over ${minutes}`} />
+        <div class="small dim">{phases || `most: ${milliseconds(most(took))}`}</div>
+      </section>
+      <section class="panel cell">
+        <div class="h">
+          <span>Late rows</span>
+          <b>{rowsIn ? `${((100 * sum(late)) / rowsIn).toFixed(1)} %` : "0 %"}</b>
+        </div>
+        <Plot times={times} bars lines={[{ stroke: "late-fill", fill: "late-fill", values: late.map((value) => value || null) }]} label={`Late rows, over ${minutes}`} />
+        <div class="small dim">
+          {count(sum(late))} corrected, {count(sum(tooLate))} too late
+        </div>
+      </section>
+    </div>
+  );
+}
+
+// Spark's names of the phases, in our words.
+const PHASES: Record<string, string> = { addBatch: "work and sink", getBatch: "reading", latestOffset: "offsets", queryPlanning: "planning", planning: "planning", walCommit: "checkpoint", commitOffsets: "commit", sink: "sink" };
+
+function phasesOf(row: Row): string {
+  const pairs = Array.isArray(row["phases"]) ? (row["phases"] as [string, Whole][]) : [];
+  return pairs
+    .filter(([name, ms]) => name !== "triggerExecution" && Number(ms) > 0)
+    .sort((a, b) => Number(b[1]) - Number(a[1]))
+    .slice(0, 3)
+    .map(([name, ms]) => `${PHASES[name] ?? name} ${count(ms)}`)
+    .join("  ");
+}

@@ -41,7 +41,7 @@ interface RecordFacts {
   change: string;
 }
 
-const PAGE = 50;
+const PAGE = 25;
 /** No more rows are kept on the page, however long it is open. */
 const ROWS_MAX = 500;
 const LIT_MS = 4000;

@@ -3,7 +3,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { type Address, alter, link } from "../address";
 import type { Column, HomeFacts, Lag, Row } from "../api";
-import { useAnswer } from "../ask";
+import { ask, type Problem, problemFrom, useAnswer } from "../ask";
 import { useTick } from "../live";
 import { ProblemPanel } from "../problem_panel";
 import { FactTable, RowTable } from "../table";
@@ -42,7 +42,6 @@ export function ViewPage({ name, address, home, live }: { name: string; address:
   const facts = useAnswer<ViewFacts>(path, Math.floor(live / 5));
   const query = new URLSearchParams({ limit: String(PAGE) });
   if (after) query.set("after", after);
-  if (key) query.set("key", key);
   const tick = useTick(`view:${name}`);
   const page = useAnswer<ViewPageRows>(`${path}/rows?${query}`, tick);
   const lit = useLit(page.content, page.old ? "" : query.toString());
@@ -67,7 +66,8 @@ export function ViewPage({ name, address, home, live }: { name: string; address:
       )}
       <KeySearch shown={key} names={view?.key ?? []} />
       {problem && <ProblemPanel problem={problem} />}
-      {page.content && (
+      {key && page.content && <FoundRows name={name} names={page.content.key} value={key} tick={tick} />}
+      {!key && page.content && (
         <div class="body">
           <RowTable
             label={`Rows of ${name}`}
@@ -75,7 +75,7 @@ export function ViewPage({ name, address, home, live }: { name: string; address:
             rows={page.content.rows}
             nameOf={(row) => keyOf(row, page.content?.key ?? [])}
             lit={lit}
-            empty={key ? "No row has this key." : "There is no row yet."}
+            empty="There is no row yet."
           />
           <div class="tools">
             <button class="btn" type="button" disabled={!after} onClick={() => history.back()}>
@@ -128,6 +128,27 @@ function KeySearch({ shown, names }: { shown: string; names: string[] }) {
       )}
     </form>
   );
+}
+
+const FOUND_MAX = 200;
+
+/** The rows of which a column of the key has this value. */
+function FoundRows({ name, names, value, tick }: { name: string; names: string[]; value: string; tick: number }) {
+  const [found, setFound] = useState<{ columns: Column[]; rows: Row[] } | null>(null);
+  const [problem, setProblem] = useState<Problem | null>(null);
+  useEffect(() => {
+    const asked = new AbortController();
+    const text = `'${value.replaceAll("'", "''")}'`;
+    const columns = names.map((column) => `CAST("${column.replaceAll('"', '""')}" AS VARCHAR) = ${text}`);
+    const sql = `SELECT * FROM "${name}" WHERE ${columns.join(" OR ")} LIMIT ${FOUND_MAX}`;
+    ask<{ columns: Column[]; rows: Row[] }>("api/query", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ sql }), signal: asked.signal }).then(
+      (answer) => (setFound(answer), setProblem(null)),
+      (error) => !asked.signal.aborted && setProblem(problemFrom(error)),
+    );
+    return () => asked.abort();
+  }, [name, value, names.join(" "), tick]);
+  if (problem) return <ProblemPanel problem={problem} />;
+  return found && <RowTable label={`Rows of ${name}`} columns={found.columns} rows={found.rows} empty="No row has this value in its key." />;
 }
 
 const keyOf = (row: Row, key: string[]) => key.map((column) => textOf(row[column])).join("\u0001");

@@ -269,7 +269,7 @@ function Ground({ content, x, y, width, height, keyShown }: Drawn & { keyShown: 
   const foot = height - BOTTOM;
   const edge = Math.max(TOP, y(now));
   const narrow = width < 560;
-  const across = ticks(x.first, x.last, narrow ? 4 : 9);
+  const across = ticks(x.first, x.last, narrow ? 5 : 9);
   const upwards = ticks(y.first, Math.min(now, y.last), 9);
   const ideal = { from: Math.max(x.first, y.first), to: Math.min(x.last, now, y.last) };
   const middle = ideal.from + (ideal.to - ideal.from) * 0.3;

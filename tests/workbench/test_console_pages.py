@@ -1,0 +1,298 @@
+"""The pages of the console in Chromium, from a real server over a real home: how they look, and what they say when it goes
+wrong. Each look of each page is kept as a picture in build/screenshots."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+from mainstem.stem import Mainstem
+from tests.needs import needs
+from tests.workbench.console_home import make_shop
+
+pytestmark = [
+    needs("chromium-headless-shell", command="chromium-headless-shell"),
+    pytest.mark.starts_servers,
+    pytest.mark.xdist_group("console"),
+]
+
+REPOSITORY = Path(__file__).parent.parent.parent
+SCREENSHOTS = REPOSITORY / "build" / "screenshots"
+AXE = REPOSITORY / "console/node_modules/axe-core/axe.min.js"
+MS_MAX = 20_000
+SQL = "SELECT%20store%2C%20count(*)%20AS%20orders%20FROM%20orders%20GROUP%20BY%20ALL%20ORDER%20BY%20ALL"
+
+
+class Look(NamedTuple):
+    """How a browser shows a page."""
+
+    width: int
+    scheme: str
+
+
+LOOKS = {"light": Look(1440, "light"), "dark": Look(1440, "dark"), "360": Look(360, "light")}
+# Where each page is, and what it shows when all of it is there.
+PAGES = {
+    "overview": ("#/", ".map-picture .node, .maplist li"),
+    "flows": ("#/flows", "text=revenue"),
+    "flow": ("#/flows/revenue", ".strip canvas"),
+    "topics": ("#/topics", "text=payments"),
+    "topic": ("#/topics/orders", "text=Readers"),
+    "views": ("#/views", "text=deliveries"),
+    "view": ("#/views/revenue", "td >> text=Lisbon >> nth=0"),
+    "queues": ("#/queues", "text=mails / send"),
+    "queue": ("#/queues/mails/send", "td >> text=has no @ >> nth=0"),
+    "query": (f"#/query?sql={SQL}", "td >> text=Vienna"),
+}
+
+
+class Console:
+    """The process of `mainstem console`."""
+
+    def __init__(self, home: Path, port: int = 0) -> None:
+        command = [sys.executable, "-m", "mainstem.workbench.cli.main", "console", "--port", str(port), "--home", str(home)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "NO_COLOR": "1"})
+        assert self.process.stdout is not None
+        self.address = self.process.stdout.readline().split()[-1]
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rstrip("/").rpartition(":")[2])
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory) -> Iterator[Mainstem]:
+    with make_shop(tmp_path_factory.mktemp("console") / "shop", datetime.now(UTC)) as stem:
+        yield stem
+
+
+@pytest.fixture(scope="module")
+def console(shop) -> Iterator[Console]:
+    found = Console(Path(shop.home))
+    yield found
+    found.kill()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    options = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path="/usr/bin/chromium-headless-shell", args=options)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def contexts(browser) -> Iterator[dict[str, BrowserContext]]:
+    found = {
+        name: browser.new_context(viewport={"width": look.width, "height": 900}, color_scheme=look.scheme)
+        for name, look in LOOKS.items()
+    }
+    yield found
+    for context in found.values():
+        context.close()
+
+
+class Watched(NamedTuple):
+    """A page, and the errors that its console showed."""
+
+    page: Page
+    errors: list[str]
+
+
+@pytest.fixture
+def watched(contexts) -> Iterator[Any]:
+    opened = []
+
+    def open_page(look: str = "light") -> Watched:
+        page, errors = contexts[look].new_page(), []
+        page.set_default_timeout(MS_MAX)
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        opened.append(page)
+        return Watched(page, errors)
+
+    yield open_page
+    for page in opened:
+        page.close()
+
+
+def axe_findings(page: Page) -> list[str]:
+    # By the debugger, so that the page's own policy stays as strict as it is.
+    page.context.new_cdp_session(page).send("Runtime.evaluate", {"expression": AXE.read_text()})
+    return [
+        f"{found['id']}: {node['target']}" for found in page.evaluate("axe.run()")["violations"] for node in found["nodes"]
+    ]
+
+
+def is_wider_than_the_window(page: Page) -> bool:
+    return bool(page.evaluate("document.documentElement.scrollWidth > innerWidth"))
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("name", PAGES)
+def test_each_page_is_whole_in_each_look(console, watched, name, look):
+    address, shown = PAGES[name]
+    page, errors = watched(look)
+
+    page.goto(console.address + address)
+    page.locator(shown).locator("visible=true").first.wait_for()
+    page.locator(".live").filter(has_text="live").wait_for()
+    page.evaluate("document.fonts.ready")
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=SCREENSHOTS / f"{name}-{look}.png", full_page=True)
+
+    assert (axe_findings(page), is_wider_than_the_window(page), errors) == ([], False, [])
+
+
+def test_a_killed_server_is_said_and_a_new_one_is_found(shop, watched):
+    first = Console(Path(shop.home))
+    page, _ = watched()
+    page.goto(first.address)
+    page.locator(".live").filter(has_text="live").wait_for()
+
+    first.kill()
+    expect(page.locator(".live")).to_contain_text("not reached since", timeout=MS_MAX)
+    # The numbers stay, greyed.
+    expect(page.locator(".stale .facts")).to_contain_text("flows running")
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=SCREENSHOTS / "not-reached.png")
+    assert axe_findings(page) == []
+
+    second = Console(Path(shop.home), port=first.port)
+    try:
+        expect(page.locator(".live")).to_contain_text("live", timeout=MS_MAX)
+    finally:
+        second.kill()
+
+
+def test_search_finds_by_keyboard(console, watched):
+    page, errors = watched()
+    page.goto(console.address)
+    page.locator(".facts").wait_for()
+
+    page.keyboard.press("/")
+    page.keyboard.type("reven")
+    expect(page.locator("dialog li").first).to_contain_text("revenue")
+    assert axe_findings(page) == []
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+
+    expect(page.locator("h1")).to_contain_text("revenue")
+    assert errors == []
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("#/topics/nope", 'topic "nope" does not exist'),
+        ("#/views/nope", "nope"),
+        ("#/flows/nope", 'flow "nope" never ran in this home'),
+        ("#/queues/orders/nope", "nope"),
+        ("#/queues/nope", "There is no such page."),
+        ("#/elsewhere", "There is no such page."),
+        ("#/topics/orders?position=yesterday", "yesterday"),
+        ("#/topics/orders?filter=amount%20%3E", "amount >"),
+        ("#/query?sql=DROP%20TABLE%20orders", "DROP"),
+    ],
+)
+def test_what_is_wrong_is_said_on_the_page(console, watched, address, said):
+    page, _ = watched("360")
+    page.goto(console.address + address)
+
+    problem = page.locator(".problem")
+    expect(problem).to_contain_text(said, timeout=MS_MAX)
+    expect(problem.locator("p").first).not_to_be_empty()
+    assert (axe_findings(page), is_wider_than_the_window(page)) == ([], False)
+
+
+ODD = [
+    "<script>document.title='taken'</script>", "<img src=x onerror=\"document.title='taken'\">", "'\"><svg onload=alert(1)>",
+    "javascript:alert(1)", "{{7*7}} ${7*7} <%= 7*7 %>", "\u202egnirts sdrawkcab", "abc\u0000def", "\ufeff\u200b\u2066hidden\u2069",
+    "é" * 300, "x" * 300, "a'; DROP TABLE orders; --", 'quo"te', "back\\slash", "line\nbreak\ttab", "", " ", "NaN", "null",
+    "😀👩‍👩‍👧‍👦", "שלום עולם",
+]  # fmt: skip
+
+
+def odd_texts(count: int) -> list[str]:
+    """The odd ones, then each of them between pieces of others."""
+    found = list(ODD)
+    while len(found) < count:
+        number = len(found)
+        found.append(f"{ODD[number % len(ODD)]}{number}{ODD[(number // len(ODD)) % len(ODD)]}")
+    return found[:count]
+
+
+@pytest.mark.parametrize("count", [20, pytest.param(500, marks=pytest.mark.long)])
+def test_odd_values_are_shown_as_text(shop, console, watched, count):
+    texts = odd_texts(count)
+    topic = shop.create_topic(f"odd{count}", schema="n INT, text STRING")
+    topic.append([{"n": n, "text": text} for n, text in enumerate(texts)])
+    page, errors = watched()
+    page.goto(f"{console.address}#/topics/odd{count}?position=earliest")
+    expect(page.locator("tbody tr").first).to_be_visible(timeout=MS_MAX)
+    for number in range(25, count, 25):
+        page.get_by_role("button", name="More", exact=True).click()
+        page.locator(f"tbody tr >> nth={number}").wait_for()
+
+    # The whole text is in the page, with names in place of what has no shape.
+    page.evaluate("document.querySelectorAll('td .more').forEach(button => button.click())")
+    page.wait_for_function("document.querySelector('td .more') === null")
+    shown = page.evaluate("Array.from(document.querySelectorAll('.list.data tbody tr'), row => row.lastChild.textContent)")
+    plain = [text for text in texts if text.isprintable() and text]
+    assert len(shown) == count
+    assert [text for text in plain if text not in shown] == []
+    assert "abc␀def" in shown
+    assert page.title() != "taken"
+    assert page.evaluate("document.querySelectorAll('td script, td img, td svg').length") == 0
+    assert (is_wider_than_the_window(page), errors) == (False, [])
+
+
+def test_numbers_beyond_a_double_are_exact(console, watched):
+    page, _ = watched()
+    page.goto(f"{console.address}#/topics/clicks?position=earliest")
+
+    expect(page.locator("td").filter(has_text=str(2**60)).first).to_be_visible(timeout=MS_MAX)
+
+
+def test_a_row_that_is_appended_comes_by_itself(shop, console, watched):
+    page, _ = watched()
+    page.goto(f"{console.address}#/topics/mails")
+    expect(page.locator("td").filter(has_text="o-9150").first).to_be_visible(timeout=MS_MAX)
+
+    shop.topic("mails").append([{"order_id": "o-7777", "address": "a@example.org", "text": "just now"}])
+
+    expect(page.locator("tr.lit, tr").filter(has_text="o-7777").first).to_be_visible(timeout=MS_MAX)
+
+
+def test_nothing_moves_for_who_wants_that(browser, console):
+    context = browser.new_context(reduced_motion="reduce")
+    page = context.new_page()
+    page.goto(console.address)
+    page.locator(".map-picture").wait_for(timeout=MS_MAX)
+
+    assert page.evaluate("document.getAnimations().length") == 0
+    assert page.evaluate("Array.from(document.querySelectorAll('.bead')).every(b => getComputedStyle(b).display === 'none')")
+    context.close()
+
+
+def test_numbers_on_the_page_are_those_of_the_command_line(shop, console, watched):
+    command = [sys.executable, "-m", "mainstem.workbench.cli.main", "view", "describe", "revenue", "--json", "--home", shop.home]
+    rows = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["rows"]
+    page, _ = watched()
+    page.goto(f"{console.address}#/views/revenue")
+
+    expect(page.locator(".words")).to_contain_text(f"{rows:,} rows", timeout=MS_MAX)
