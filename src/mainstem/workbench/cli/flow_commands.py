@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mainstem.stem import Mainstem
     from mainstem.workbench.cli.flow_facts import FlowFacts
 
-__all__ = ["app", "flow_json", "plot"]
+__all__ = ["app", "flow_json", "plot", "stop_flow"]
 
 
 app = new_noun()
@@ -284,7 +284,7 @@ def stop(
             if facts.pid is None:
                 said, outcome, batch = f"flow {facts.flow} does not run", "not running", facts.batch
             else:
-                batch, outcome = _stop(stem, facts, limit, wait), "stopped"
+                batch, outcome = stop_flow(stem, facts, limit, wait), "stopped"
                 after = "before its first batch" if batch is None else f"after batch {batch}"
                 said = f"stopped flow {facts.flow} {after}"
             outcomes.append({"flow": facts.flow, "batch": batch, "outcome": outcome})
@@ -294,7 +294,7 @@ def stop(
             print_json(outcomes)
 
 
-def _stop(stem: Mainstem, facts: FlowFacts, limit: int, wait: str) -> int | None:
+def stop_flow(stem: Mainstem, facts: FlowFacts, limit: int, wait: str) -> int | None:
     """Stop a flow; returns its last batch."""
     from mainstem.spark.checkpoint.checkpoint_offsets import last_batch
     from mainstem.spark.checkpoint.flow_store import FlowStore, find_process
