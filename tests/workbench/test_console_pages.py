@@ -42,7 +42,8 @@ LOOKS = {"light": Look(1440, "light"), "dark": Look(1440, "dark"), "360": Look(3
 PAGES = {
     "overview": ("#/", ".map-picture .node, .maplist li"),
     "flows": ("#/flows", "text=revenue"),
-    "flow": ("#/flows/revenue", ".strip canvas"),
+    "flow": ("#/flows/revenue", ".picture canvas"),
+    "flow-table": ("#/flows/revenue?as=table&key=Lisbon", "text=what became of it"),
     "topics": ("#/topics", "text=payments"),
     "topic": ("#/topics/orders", "text=Readers"),
     "views": ("#/views", "text=deliveries"),
@@ -266,6 +267,20 @@ def test_numbers_beyond_a_double_are_exact(console, watched):
     page.goto(f"{console.address}#/topics/clicks?position=earliest")
 
     expect(page.locator("td").filter(has_text=str(2**60)).first).to_be_visible(timeout=MS_MAX)
+
+
+def test_every_row_is_drawn_and_each_has_its_words(shop, console, watched):
+    page, errors = watched()
+    page.goto(f"{console.address}#/flows/revenue?key=Lisbon")
+    picture = page.locator(".picture")
+
+    expect(picture).to_have_attribute("data-rows", str(shop.topic("orders").to_arrow().num_rows), timeout=MS_MAX)
+    picture.focus()
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator(".card")).to_contain_text("happened")
+    page.keyboard.press("t")
+    expect(page.get_by_role("region", name="Rows of the picture")).to_contain_text("too late")
+    assert errors == []
 
 
 def test_a_row_that_is_appended_comes_by_itself(shop, console, watched):
