@@ -179,7 +179,13 @@ def _play(
         rows = computed.take(came)
         _apply(stem, clock, "revenue", ["store", "window"], revenue, pa.Table.from_pylist(rows, REVENUE), number)
         late = sum(row["pane"]["timing"] == "late" for row in rows)  # type: ignore[index]
-        figures = {"at": until, "rows_in": len(came), "rows_out": len(rows), "lag_seconds": 0.3 + number % 5 / 10, "late": late}
+        figures = {
+            "at": until,
+            "rows_in": len(came),
+            "rows_out": len(rows),
+            "lag_seconds": 0.3 + number % 5 / 10,
+            "late": late,
+        }
         assert computed.highest is not None
         did_batch(
             stem, revenue, number, {}, more=[{"topic": "orders", "offsets": ends, "delay": 20_000_000}], **figures,
