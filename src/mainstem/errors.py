@@ -366,6 +366,15 @@ def summary_of(error: BaseException) -> str:
     return error.summary if isinstance(error, MainstemError) else str(error)
 
 
+def reason_of(error: MainstemError) -> str:
+    """Summary and detail of an error in one line, without a full stop.
+
+    >>> reason_of(Unavailable("the cache cannot be reached", detail="Connection refused.", hint="Start it."))
+    'the cache cannot be reached: Connection refused'
+    """
+    return f"{error.summary}: {' '.join(error.detail.split()).rstrip('.')}" if error.detail else error.summary
+
+
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """A hint with the one of `names` that is most similar to `name`; empty if none is similar.
 

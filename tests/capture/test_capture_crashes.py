@@ -161,12 +161,26 @@ def held_commits(shop: CapturedShop) -> Iterator[None]:
     shop.sql("SET synchronous_commit = local")
     shop.sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
     shop.sql("SELECT pg_reload_conf()")
-    wait_until(lambda: shop.sql("SHOW synchronous_standby_names") == [("nobody",)])
+    # A session that shows the setting is not enough: another process of the server makes commits wait.
+    wait_until(lambda: commits_wait(shop))
     try:
         yield
     finally:
         shop.sql("ALTER SYSTEM RESET synchronous_standby_names")
         shop.sql("SELECT pg_reload_conf()")
+
+
+def commits_wait(shop: CapturedShop) -> bool:
+    """Whether a commit waits for a standby; that of a message that nobody captures."""
+    with psycopg.connect(shop.url, autocommit=True) as probe, ThreadPoolExecutor(1) as pool:
+        pid = probe.info.backend_pid
+        commit = pool.submit(probe.execute, "SELECT pg_logical_emit_message(true, 'probe', '')")
+        waits_for = f"SELECT wait_event FROM pg_stat_activity WHERE pid = {pid}"
+        wait_until(lambda: commit.done() or shop.sql(waits_for) == [("SyncRep",)])
+        waits = not commit.done()
+        shop.sql(f"SELECT pg_cancel_backend({pid})")
+        commit.result()
+    return waits
 
 
 def paused(shop: CapturedShop) -> bool:

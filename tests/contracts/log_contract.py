@@ -27,6 +27,7 @@ from tests.contracts.other_process import Opener, OtherProcess, Work
 from tests.contracts.producer_contract import ProducerContract
 from tests.contracts.promises import Promise, promises_of, tests_of
 from tests.contracts.queue_contract import QueueContract
+from tests.contracts.queue_rejected_contract import QueueRejectedContract
 from tests.contracts.read_contract import ReadContract
 from tests.contracts.shifted_clock import ShiftedClock
 from tests.contracts.sql_contract import SqlContract
@@ -46,6 +47,7 @@ class LogContract(
     TransactionContract,
     KeepContract,
     QueueContract,
+    QueueRejectedContract,
     SqlContract,
     WatermarkContract,
 ):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -20,6 +22,8 @@ from mainstem.flows import runner
 from mainstem.operators import table
 from mainstem.sinks.store import Store
 from mainstem.sinks.store_writer import StoreWriter
+from mainstem.workbench.cli.flow_facts import FillFacts, flow_facts
+from mainstem.workbench.cli.main import run
 from tests.postgres_server import PostgresServer
 from tests.waiting import wait_until
 
@@ -117,9 +121,11 @@ def test_what_an_idle_store_lost_is_noticed_and_readers_see_that_it_is_filled(
     monkeypatch.setattr(runner, "RETRY", runner.Backoff("10 milliseconds", max="10 milliseconds"))
     append(shop, {1: "a", 2: "b"})
     states: list[tuple[Any, ...]] = []
+    fills: list[FillFacts | None] = []
     finish = StoreWriter.finish
 
     def noted(writer: StoreWriter) -> bool:
+        fills.append(flow_facts(shop, "postgres.products").fills)
         states.extend(database.execute("SELECT copy, state, version FROM mainstem_stores ORDER BY copy").fetchall())
         return finish(writer)
 
@@ -134,6 +140,11 @@ def test_what_an_idle_store_lost_is_noticed_and_readers_see_that_it_is_filled(
         running.wait_until_idle()
         assert rows_of(database) == {1: "a", 2: "b"}
         assert states == [("beside", "filling", 2), ("live", "current", 1)]
+        assert fills == [FillFacts(2, 0, 2)]
+        assert running["postgres.products"].notes == [
+            'store "postgres.products" has lost everything: version 2 is filled from the log',
+            'version 2 of store "postgres.products" is live',
+        ]
 
 
 def test_a_store_that_loses_everything_while_its_flow_starts_is_filled_again(
@@ -258,7 +269,7 @@ def test_a_rebuild_may_have_other_columns(
 
 
 def test_a_store_that_is_down_keeps_nothing_else_from_going_on(
-    shop: Mainstem, url: str, flows: Any, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+    shop: Mainstem, url: str, server: PostgresServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     append(shop, {1: "a"})
     away = url.replace(f":{server.port}/", ":1/")
@@ -272,6 +283,18 @@ def test_a_store_that_is_down_keeps_nothing_else_from_going_on(
         wait_until(lambda: shop.view("products_now").exists and shop.view("products_now").get(1) is not None)
         wait_until(lambda: running["away"].state == "waiting to restart")
         running.check()
+        assert run(["flow", "list", "--json", "--home", shop.home]) == 0
+        listed = {it["flow"]: it for it in json.loads(capsys.readouterr().out)}
+        assert (listed["away"]["state"], listed["products_now"]["state"]) == ("waiting", "running")
+        assert "cannot be reached" in listed["away"]["retries"]["reason"]
+        assert run(["flow", "describe", "away", "--home", shop.home]) == 0
+        described = capsys.readouterr().out
+        assert f"waiting, process {os.getpid()}" in described
+        assert re.search(
+            r"waits for +store postgres\.products: the database .* cannot be reached: .*onnection refused", described
+        )
+        assert re.search(r", since \d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", described)
+    assert flow_facts(shop, "away").state == "stopped"
 
 
 def test_several_stores_are_rebuilt_one_after_the_other(shop: Mainstem, url: str, tmp_path: Path) -> None:

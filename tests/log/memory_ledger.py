@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +13,7 @@ from mainstem.clock import ManualClock
 from mainstem.errors import FellOff, Invalid
 from mainstem.log.lag import Lag
 from mainstem.log.missed_deletions import Compacted
+from mainstem.log.record import record_array
 
 RECORD = pa.struct(
     [
@@ -236,3 +237,8 @@ class MemoryRejections:
             self.rows += rows.to_pylist()
         if self.kill == "after append":
             raise Killed
+
+    def latest(self) -> Iterator[pa.Table]:
+        for number, rows in reversed(list(enumerate(self.tables))):
+            record = record_array(0, 1_000 * number, 0, count=len(rows))
+            yield rows.append_column("record", record)

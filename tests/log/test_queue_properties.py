@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mainstem.clock import ManualClock, as_datetime
-from mainstem.errors import Fenced
+from mainstem.errors import Fenced, NotFound
 from mainstem.log.backoff import Backoff
 from mainstem.log.queues.message import Message
 from mainstem.log.queues.queue import Queue
@@ -32,7 +32,7 @@ KEYS: list[tuple[str | None, int]] = [("a", 0), ("b", 0), ("c", 1), (None, 0), (
 
 @dataclass
 class Naive:
-    """One message of the naive queue; `status` is fresh, held, returned or done."""
+    """One message of the naive queue; `status` is fresh, held, returned, rejected or done."""
 
     n: int
     key: str | None
@@ -46,6 +46,7 @@ class Naive:
     until: int = 0
     first_error: str | None = None
     last_error: str | None = None
+    restored_at: int = 0
 
     @property
     def age(self) -> tuple[int, int, int]:
@@ -63,7 +64,7 @@ class NaiveQueue:
 
     def mine(self) -> list[Naive]:
         matching = (m for m in self.messages if self.settings.where is None or m.n % 3 != 0)
-        return sorted((m for m in matching if m.status != "done"), key=lambda m: m.age)
+        return sorted((m for m in matching if m.status not in ("done", "rejected")), key=lambda m: m.age)
 
     def held(self, message: Naive, now: int) -> bool:
         return message.status == "held" and message.until > now and message.pid not in self.gone
@@ -71,7 +72,11 @@ class NaiveQueue:
     def reject(self, message: Naive, cause: str) -> None:
         errors = message.first_error, message.last_error
         self.rejected.append((message.n, cause, message.deliveries, *errors))
-        message.status = "done"
+        message.status = "rejected"
+
+    def restore(self, message: Naive, now: int) -> None:
+        message.status, message.restored_at = "fresh", now
+        message.deliveries, message.first_error, message.last_error = 0, None, None
 
     def take(self, now: int, count: int) -> list[Naive]:
         settings = self.settings
@@ -79,9 +84,11 @@ class NaiveQueue:
         for m in waiting:
             if settings.deliveries_max is not None and m.deliveries >= settings.deliveries_max:
                 self.reject(m, "deliveries")
-            elif settings.expires is not None and m.appended_at + settings.expires // timedelta(microseconds=1) <= now:
+            elif settings.expires is not None and (
+                max(m.appended_at, m.restored_at) + settings.expires // timedelta(microseconds=1) <= now
+            ):
                 self.reject(m, "expired")
-        waiting = [m for m in waiting if m.status != "done"]
+        waiting = [m for m in waiting if m.status != "rejected"]
         if settings.length_max is not None:
             for m in waiting[: max(0, len(waiting) - settings.length_max)]:
                 self.reject(m, "length")
@@ -89,9 +96,10 @@ class NaiveQueue:
         def free(m: Naive) -> bool:
             if settings.ordered != "by key" or m.key is None:
                 return True
-            return all(other.age >= m.age for other in self.mine() if other.key == m.key)
+            others = [other for other in self.mine() if other.key == m.key and other is not m]
+            return all(other.age >= m.age and not self.held(other, now) for other in others)
 
-        waiting = [m for m in waiting if m.status != "done" and free(m)]
+        waiting = [m for m in waiting if m.status != "rejected" and free(m)]
         again = [m for m in waiting if m.status == "held" or (m.status == "returned" and m.until <= now)]
         fresh = [m for m in waiting if m.status == "fresh"]
         return (again + fresh)[:count]
@@ -246,6 +254,27 @@ class QueueMachine(RuleBasedStateMachine):
                 self.workers[0].reject(receipt, "bad")
             self.rejections.kill = ""
             self.naive.reject(m, "rejected")
+
+    @rule(data=st.data(), what=st.sampled_from(["restore", "restore", "drop"]))
+    def settle_rejected(self, data: st.DataObject, what: str) -> None:
+        messages = [m for m in self.naive.messages if m.status == "rejected"]
+        assert sorted(self.ledger.current().rejected) == sorted((m.partition, m.offset) for m in messages)
+        shown = self.workers[0].rejected()
+        assert sorted(shown.column("n").to_pylist()) == sorted(m.n for m in messages)
+        if not messages:
+            return
+        m = data.draw(st.sampled_from(messages))
+        for worker in self.workers:
+            do = worker.restore if what == "restore" else worker.drop
+            if m.status == "rejected":
+                do((m.partition, m.offset))
+                if what == "restore":
+                    self.naive.restore(m, self.clock.now())
+                else:
+                    m.status = "done"
+            else:
+                with pytest.raises(NotFound):
+                    do(f"{m.partition}:{m.offset}")
 
     @precondition(lambda self: self.history)
     @rule(data=st.data())

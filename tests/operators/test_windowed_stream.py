@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from mainstem import Flow, Mainstem
+from mainstem.log.activity import read_activity
 from mainstem.operators import (
     calendar,
     cumulating,
@@ -57,6 +58,36 @@ def shown(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 
 def totals(stem: Mainstem) -> dict[tuple[str, int], int]:
     return {(team, start): total for team, start, total, *_ in shown(stem.view("totals").to_arrow().to_pylist())}
+
+
+def check_reports(stem, scores):
+    """The reports on the batches of `totals` agree with the log, and its activity with its runs."""
+    batches = stem.query("SELECT * FROM \"mainstem.progress\" WHERE flow = 'totals' ORDER BY batch").to_pylist()
+    reads = [source for batch in batches for source in batch["sources"]]
+    assert {source["source"] for source in reads} == {"scores"}
+    assert sum(source["records"] for source in reads) == scores.to_arrow().num_rows
+    for number in range(scores.settings.partitions):
+        ranges = [source["partitions"][number] for source in reads]
+        assert ranges[0]["start"] == 0
+        assert [part["start"] for part in ranges[1:]] == [part["stop"] for part in ranges[:-1]]
+        assert ranges[-1]["stop"] == scores.backend.latest(number)
+    reached = [part["watermark"] for part in reads[-1]["partitions"] if part["watermark"] is not None]
+    assert min(reached) == batches[-1]["watermark"]
+    stages = [stage for batch in batches for stage in batch["stages"]]
+    [name] = {stage["stage"] for stage in stages}
+    assert name == "windowed-0"
+    assert sum(stage["rows_in"] for stage in stages) == scores.to_arrow().num_rows
+    assert [sum(stage[unit] for stage in stages) for unit in ("late", "too_late")] == [1, 2]
+    assert [stages[-1][unit] for unit in ("state_rows", "state_bytes")] == [
+        batches[-1]["state_rows"],
+        batches[-1]["state_bytes"],
+    ]
+    assert all(0 <= stage["slowest_ms"] <= stage["ms"] for stage in stages)
+    assert all(0 <= batch["sink_ms"] <= dict(batch["phases"])["addBatch"] for batch in batches)
+    happened = [(row["what"], row["epoch"]) for row in read_activity(stem.log, 0, {"totals"})]
+    assert happened == [("begun", 1), ("ended", 1), ("begun", 2), ("ended", 2)]
+    minutes = stem.query("SELECT sum(batches) AS n FROM \"mainstem.progress.minutes\" WHERE flow = 'totals'")
+    assert minutes.to_pylist() == [{"n": len(batches)}]
 
 
 @pytest.mark.usefixtures("one_bucket")
@@ -105,6 +136,7 @@ def test_windows_are_shown_early_on_time_and_late_and_too_late_rows_are_kept(ste
     counted = "sum(late) AS late, sum(too_late) AS too_late"
     told = stem.query(f"SELECT {counted} FROM \"mainstem.progress\" WHERE flow = 'totals'").to_pylist()
     assert told == [{"late": 1, "too_late": 2}]
+    check_reports(stem, scores)
     finals = stem.topic("finals").to_arrow().to_pylist()
     assert sorted(shown(finals)) == [
         ("blue", 0, 2, "on_time", 0, True),

@@ -18,7 +18,7 @@ import pyarrow as pa
 from mainstem.crash_points import VARIABLE, reach
 from mainstem.sinks.delta_store import DeltaStore
 from mainstem.sinks.store_backend import Fence, FenceMoved, StoreChange
-from mainstem.testing.store_contract import StoreTrial, changes
+from mainstem.testing.store_trial import StoreTrial, changes
 
 __all__ = ["BATCHES", "TwoCommits", "WithoutLooking", "begun", "commit_round", "kill_writer", "race_processes"]
 

@@ -21,7 +21,8 @@ from deltalake.schema import PrimitiveType
 from mainstem.errors import Conflict, DiskFull, Invalid, Unavailable
 from mainstem.sinks.delta_store import DeltaStore
 from mainstem.sinks.store_backend import FenceMoved, StoreChange
-from mainstem.testing.store_contract import SCHEMA, VALUES, StoreContract, StoreTrial, batch_of, changes, rows_after
+from mainstem.testing.store_contract import StoreContract
+from mainstem.testing.store_trial import SCHEMA, VALUES, StoreTrial, batch_of, changes, rows_after
 from tests.sinks.delta_writers import (
     BATCHES,
     TwoCommits,
@@ -50,6 +51,10 @@ class TestDeltaStore(StoreContract):
         shutil.rmtree(folder / "lake", ignore_errors=True)
         if saved is not None:
             shutil.copytree(saved, folder / "lake")
+
+    def put_foreign(self, folder: Path) -> bool:
+        write_deltalake(folder / "lake/tried", pa.table({"id": [1]}))
+        return True
 
 
 def trial_in(folder: Path, key: tuple[str, ...] = ("id",)) -> StoreTrial:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,10 @@ REPOSITORY = Path(__file__).parent.parent.parent
 
 
 class TestSqliteStore(StoreContract):
+    way = "tests.sinks.own_store:SqliteStore"
+
     def opens_with(self, folder: Path) -> tuple[str, dict[str, Any]]:
-        return "tests.sinks.own_store:SqliteStore", {"path": str(folder / "rows.db"), "table": "rows"}
+        return self.way, {"path": str(folder / "rows.db"), "table": "rows"}
 
     def save(self, folder: Path) -> bytes:
         file = folder / "rows.db"
@@ -31,6 +35,32 @@ class TestSqliteStore(StoreContract):
 
     def restore(self, folder: Path, saved: bytes) -> None:
         (folder / "rows.db").write_bytes(saved)
+
+    def put_foreign(self, folder: Path) -> bool:
+        with closing(sqlite3.connect(folder / "rows.db")) as database:
+            database.execute("CREATE TABLE rows (mine)")
+        return True
+
+
+@pytest.mark.parametrize(
+    ("broken", "test"),
+    [
+        ("WithoutTransaction", "test_at_each_step_of_a_commit_readers_see_whole_batches"),
+        (
+            "WithoutTransaction",
+            "test_at_each_step_of_a_fill_readers_see_the_whole_old_or_the_whole_new_version",
+        ),
+        ("FillingInPlace", "test_at_each_step_of_a_fill_readers_see_the_whole_old_or_the_whole_new_version"),
+        ("WithoutLock", "test_of_commits_at_the_same_moment_one_succeeds"),
+        ("SwitchingAnyway", "test_a_switch_after_a_fence_has_moved_changes_nothing"),
+        ("TakingForeignTables", "test_foreign_content_is_refused"),
+    ],
+)
+def test_the_kit_catches_a_broken_store(broken: str, test: str, tmp_path: Path) -> None:
+    kit = TestSqliteStore()
+    kit.way = f"tests.sinks.broken_stores:{broken}"
+    with pytest.raises(AssertionError):
+        getattr(kit, test)(tmp_path)
 
 
 def test_the_page_shows_the_class_that_is_tested() -> None:

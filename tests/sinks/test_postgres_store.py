@@ -67,6 +67,11 @@ class TestPostgresStore(StoreContract):
                     marks = ", ".join(["%s"] * len(row))
                     connection.execute(f'INSERT INTO {schema}."{name}" VALUES ({marks})', row)
 
+    def put_foreign(self, folder: Path) -> bool:
+        with self.connect() as connection:
+            connection.execute(f"CREATE TABLE {self.schema(folder)}.tried (id int PRIMARY KEY)")
+        return True
+
     def test_a_table_of_others_is_not_taken_for_the_next_version(self, tmp_path: Path) -> None:
         _, options = self.opens_with(tmp_path)
         schema = self.schema(tmp_path)

@@ -25,7 +25,7 @@ from mainstem.sinks import postgres_store
 from mainstem.sinks.postgres_store import PostgresStore
 from mainstem.sinks.store_backend import StoreChange
 from mainstem.sinks.store_writer import StoreWriter
-from mainstem.testing.store_contract import StoreTrial, changes
+from mainstem.testing.store_trial import StoreTrial, changes
 from tests.cutting_proxy import Cut, CuttingProxy
 from tests.postgres_server import PostgresServer
 

@@ -13,7 +13,7 @@ import pytest
 from mainstem.errors import Invalid, MainstemError
 from mainstem.log.record import RECORD
 from mainstem.sinks import postgres_store
-from mainstem.testing.store_contract import ODD, StoreTrial, changes
+from mainstem.testing.store_trial import ODD, StoreTrial, changes
 from tests.postgres_server import PASSWORD, QUOTED_PASSWORD, PostgresServer
 
 pytestmark = pytest.mark.starts_servers

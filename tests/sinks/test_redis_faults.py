@@ -23,7 +23,7 @@ from mainstem.log.record import RECORD
 from mainstem.sinks.redis_address import RedisAddress
 from mainstem.sinks.redis_store import RedisStore
 from mainstem.sinks.store_backend import Fence, Fences, StoreChange
-from mainstem.testing.store_contract import ODD, StoreTrial, batch_of, changes, rows_after
+from mainstem.testing.store_trial import ODD, StoreTrial, batch_of, changes, rows_after
 from tests.redis_server import RedisServer
 
 pytestmark = [pytest.mark.starts_servers, pytest.mark.thorough]

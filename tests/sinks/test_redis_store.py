@@ -31,7 +31,8 @@ from mainstem.sinks import redis_store
 from mainstem.sinks.redis_address import RedisAddress
 from mainstem.sinks.redis_store import RedisStore
 from mainstem.sinks.store_backend import FenceMoved, Fences
-from mainstem.testing.store_contract import SCHEMA, StoreContract, StoreTrial, batch_of, changes, rows_after
+from mainstem.testing.store_contract import StoreContract
+from mainstem.testing.store_trial import SCHEMA, StoreTrial, batch_of, changes, rows_after
 from tests.certificate import make_certificate
 from tests.cutting_proxy import Cut, CuttingProxy
 from tests.needs import cannot_run
@@ -85,6 +86,11 @@ class TestRedisStore(StoreContract):
             for key, value in saved.items():
                 pipe.restore(key, 0, value)
             pipe.execute()
+
+    def put_foreign(self, folder: Path) -> bool:
+        with self.server.client() as client:
+            client.set(f"{self.prefix(folder)}7", "mine")
+        return True
 
 
 class TestRedisHashes(TestRedisStore):

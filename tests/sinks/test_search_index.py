@@ -26,7 +26,8 @@ from mainstem.errors import Conflict, Fenced, Invalid, LockHeld, NotFound, Unava
 from mainstem.log.record import RECORD
 from mainstem.sinks.search_index import SearchFolder, SearchIndex
 from mainstem.sinks.search_snapshot import damaged_files, fence_document
-from mainstem.testing.store_contract import ODD, StoreContract, StoreTrial, batch_of, changes, rows_after
+from mainstem.testing.store_contract import StoreContract
+from mainstem.testing.store_trial import ODD, StoreTrial, batch_of, changes, rows_after
 from tests.sinks.arrow_file_writer import killed_at
 
 pytestmark = pytest.mark.forks
@@ -63,6 +64,11 @@ class TestSearchIndex(StoreContract):
         shutil.rmtree(index_of(folder), ignore_errors=True)
         if saved is not None:
             shutil.copytree(saved, index_of(folder))
+
+    def put_foreign(self, folder: Path) -> bool:
+        index_of(folder).mkdir(parents=True)
+        (index_of(folder) / "mine.txt").write_text("mine")
+        return True
 
 
 def index_of(folder: Path) -> Path:

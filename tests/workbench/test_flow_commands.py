@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from mainstem.batch import Batch, FlowRun
+from mainstem.durable_files import encode_checked
 from mainstem.spark.checkpoint.flow_store import FlowStore, find_process
 from mainstem.spark.checkpoint.native_history import NativeHistory, Portion
 from mainstem.views.view import View
@@ -226,3 +227,16 @@ def test_a_flow_that_does_not_stop(cli, big_orders):
 def test_no_flow_is_stopped_if_one_of_the_names_is_wrong(cli, stem, big_orders):
     assert cli("flow", "stop", "big_orders", "revenue").error[0].startswith("mainstem.FlowNotFound")
     assert not FlowStore(stem.home, "big_orders").asked_to_stop(big_orders)
+
+
+def test_describe_says_what_the_flow_does(cli, stem, big_orders):
+    assert cli("flow", "describe", "big_orders", "--json").json["does"] is None
+    does = {
+        "format": 1, "sources": [{"source": "orders", "delay": None}], "operators": [],
+        "sink": {"kind": "topic", "name": "big_orders", "key": []},
+    }  # fmt: skip
+    Path(FlowStore(stem.home, "big_orders").description(1)).write_bytes(encode_checked(does))
+
+    said = "reads orders, into the topic big_orders"
+    assert f"does        {said}" in cli("flow", "describe", "big_orders").out
+    assert cli("flow", "describe", "big_orders", "--json").json["does"]["text"] == said

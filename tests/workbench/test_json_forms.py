@@ -40,6 +40,8 @@ CALLS = {
     "queue acknowledge": "queue acknowledge orders emails 0-0-1",
     "queue release": "queue release orders emails 0-1-1",
     "queue reject": "queue reject orders emails 0-2-1 --reason no",
+    "queue restore": "queue restore orders emails 0:2",
+    "queue drop": "queue drop orders emails --all",
     "queue rewind": "queue rewind orders emails --to earliest",
     "queue delete": "queue delete orders emails --yes",
     "flow list": "flow list",
@@ -144,8 +146,8 @@ def test_what_every_command_prints_parses_and_has_one_form(answers):
     assert set(answers["topic create"]) == {*answers["topic describe"], "outcome"} == set(answers["topic alter"])
     assert set(one("group list")) == set(answers["group describe"])
     assert set(answers["group reset"]) == {*answers["group describe"], "outcome"}
-    assert set(one("queue list")) == set(answers["queue describe"])
-    assert set(answers["queue rewind"]) == {*answers["queue describe"], "outcome"}
+    assert {*one("queue list"), "messages"} == set(answers["queue describe"])
+    assert set(answers["queue rewind"]) == {*one("queue list"), "outcome"}
     assert set(one("flow list", flow="revenue")) == set(answers["flow describe"])
     assert set(one("capture list", capture="shop")) == set(answers["capture describe"])
     assert set(one("view list")) == set(answers["view describe"])
@@ -164,7 +166,7 @@ def test_what_every_command_prints_parses_and_has_one_form(answers):
     assert outcomes == {
         "topic create": "created", "topic alter": "altered", "topic delete": "deleted", "topic seal": "sealed",
         "group reset": "reset", "queue acknowledge": "acknowledged", "queue release": "released",
-        "queue reject": "rejected", "queue rewind": "rewound", "queue delete": "deleted", "flow plot": "plotted",
+        "queue reject": "rejected", "queue restore": "restored", "queue drop": "dropped", "queue rewind": "rewound", "queue delete": "deleted", "flow plot": "plotted",
         "view drop": "dropped", "capture snapshot": "requested",
     }  # fmt: skip
     assert answers["flow stop"] == [{"flow": "revenue", "batch": 0, "outcome": "not running"}]

@@ -1,5 +1,6 @@
 """mainstem queue list, describe, take, acknowledge, release, reject, rewind, delete."""
 
+import os
 import sys
 from datetime import datetime, timedelta
 
@@ -187,6 +188,68 @@ def test_a_rejected_message_goes_to_its_own_topic(cli, stem, take):
     assert [row["id"] for row in rejected] == ["j-0", "j-1"]
     assert rejected[0]["rejection"]["reason"] == "no such address"
     assert cli("queue", "list", "--json").json[0]["rejected"] == 2
+
+
+def test_rejected_messages_are_restored_and_dropped_once(cli, jobs, take):
+    first, second, third = take("--count", "3")
+    cli(
+        "queue",
+        "reject",
+        "jobs",
+        "work",
+        *(it["receipt"] for it in (first, second, third)),
+        "--reason",
+        "no such address",
+    )
+
+    [*_, shown] = cli("queue", "describe", "jobs", "work", "--json").json["messages"]["rejected"]
+    assert (shown["position"], shown["cause"], shown["reason"], shown["deliveries"]) == (
+        "0:2",
+        "rejected",
+        "no such address",
+        1,
+    )
+    assert shown["row"]["id"] == "j-2"
+    assert "no such address" in cli("queue", "describe", "jobs", "work").out
+    assert cli("queue", "restore", "jobs", "work", "0:0") == (0, "restored 1 message\n", "")
+    assert cli("queue", "restore", "jobs", "work", "0:0").error == [
+        'mainstem.NotFound: queue "work" has no rejected message 0:0',
+        "Detail: It was never rejected, or was restored or dropped already, or the queue was rewound.",
+        "Hint: List the rejected messages: queue.rejected(), or mainstem queue describe.",
+    ]
+    assert cli("queue", "drop", "jobs", "work", "0:1", "--json").json["outcome"] == "dropped"
+    assert cli("queue", "list", "--json").json[0]["rejected"] == 1
+    [again] = take()
+    assert (again["row"]["id"], again["deliveries"]) == ("j-0", 1)
+
+
+@pytest.mark.parametrize("verb", ["restore", "drop"])
+def test_all_rejected_messages_are_settled_after_a_question(cli, jobs, take, verb):
+    cli("queue", "reject", "jobs", "work", *(it["receipt"] for it in take("--count", "3")), "--reason", "no")
+
+    assert cli("queue", verb, "jobs", "work", "--all").status != 0
+    assert cli("queue", verb, "jobs", "work").status == cli("queue", verb, "jobs", "work", "0:1", "--all").status == 2
+    assert cli("queue", "list", "--json").json[0]["rejected"] == 3
+    said = cli("queue", verb, "jobs", "work", "--all", "--yes", "--json").json
+    assert said["positions"] == ["0:0", "0:1", "0:2"]
+    assert cli("queue", "list", "--json").json[0]["rejected"] == 0
+
+
+def test_describe_names_who_holds_a_message(cli, jobs, take):
+    [held] = take()
+    [mine] = jobs.open_queue("work").take()
+    [late] = jobs.open_queue("work").take()
+    late.release(delay="1 hour", error="busy")
+
+    messages = cli("queue", "describe", "jobs", "work", "--json").json["messages"]
+    assert [(it["position"], it["held_by"], it["pid"]) for it in messages["held"]] == [
+        ("0:0", "lease", None), ("0:1", "process", os.getpid()),
+    ]  # fmt: skip
+    assert messages["held"][0]["held_until"] == held["held_until"]
+    assert [(it["position"], it["last_error"]) for it in messages["delayed"]] == [("0:2", "busy")]
+    said = cli("queue", "describe", "jobs", "work").out
+    assert f"process {os.getpid()} (" in said
+    assert mine.deliveries == 1
 
 
 def test_settling_stops_at_a_receipt_that_does_not_count(cli, take):

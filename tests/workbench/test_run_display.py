@@ -84,7 +84,7 @@ def test_each_batch_is_an_object_once(capsys):
     assert json.loads(first) == {
         "flow": "revenue", "state": "running", "batch": 3, "rows_in": 2000, "rows_out": 1999, "rejected": 0, "late": 0,
         "too_late": 0, "lag_records": 120, "lag_seconds": 65.0, "watermark": WATERMARK, "state_rows": 0, "state_bytes": 0,
-        "batch_ms": 310, "restarts": 1, "waits_for": None,
+        "batch_ms": 310, "restarts": 1, "waits_for": None, "retried_after": None,
     }  # fmt: skip
     assert json.loads(last)["state"] == "stopped"
 
@@ -180,6 +180,14 @@ def test_below_the_table_stands_what_flows_wait_for():
         f"  {WHERE_TO_LOOK}",
     ]
     assert waiting_lines([caught_up, status("failed")]) == []
+
+
+def test_what_became_of_a_store_is_told_once(capsys):
+    shown, notes = BatchLines(ManualClock()), ('store "x" has lost batch 7', 'version 2 of store "x" is live')
+    for count in (1, 1, 2):
+        shown.show([replace(status("running"), notes=notes[:count])])
+    lines = [line.partition("  ")[2] for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in lines if "store" in line] == [f"revenue: {note}" for note in notes]
 
 
 def test_a_flow_that_retries_says_why():

@@ -5,7 +5,7 @@ import pytest
 
 from mainstem.batch import Batch, FlowRun
 from mainstem.log.record import RECORD
-from mainstem.testing.store_contract import changes
+from mainstem.testing.store_trial import changes
 
 SCHEMA = pa.schema([("id", pa.int64()), ("title", pa.string()), ("record", RECORD)])
 TITLES = ["red shoes", "red hat", "a pair of red shoes", "green shoes"]

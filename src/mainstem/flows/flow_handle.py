@@ -106,6 +106,10 @@ class FlowHandle:
         self.error: FlowFailed | None = None
         # Why it waits to restart.
         self.retried_after: Unavailable | None = None
+        # Since when, in microseconds since 1970.
+        self.waiting_since: int | None = None
+        # What became of its store, in words: it lost rows, it was filled again.
+        self.notes: list[str] = []
         # The error that a batch raised, before Spark converts it to text.
         self.raised: BaseException | None = None
         self.progress = FlowProgress()

@@ -48,6 +48,8 @@ class RunNotes:
         self._stem = stem
         self._shown = sys.stderr is not None and sys.stderr.isatty()
         self._explained: set[str] = set()
+        # How many notes about the store of each flow were told.
+        self._told: dict[str, int] = {}
         self._captures = CaptureNotes(self.say)
 
     def say(self, text: str) -> None:
@@ -69,6 +71,7 @@ class RunNotes:
     def batch(self, handle: FlowHandle) -> None:
         """A batch of a flow is over. One without rows is not worth a line."""
         last = handle.progress
+        self._tell_notes(handle)
         if not self._shown or not (last.rows_in or last.rows_out):
             return
         waits = "" if last.rows_out else self._waits_for(handle)
@@ -76,6 +79,12 @@ class RunNotes:
         if waits and handle.name not in self._explained:
             self._explained.add(handle.name)
             self.say(way_to_learn_more(handle.name))
+
+    def _tell_notes(self, handle: FlowHandle) -> None:
+        told = self._told.get(handle.name, 0)
+        self._told[handle.name] = told + len(new := handle.notes[told:])
+        for note in new:
+            self.say(f"{handle.name}: {note}")
 
     def end(self, handles: Iterable[FlowHandle]) -> None:
         """All records are processed. Spark reports a batch shortly after it is committed: its line is waited for."""
@@ -86,6 +95,8 @@ class RunNotes:
             if not any(handle.written for handle in handles):
                 break
             moment.wait(REPORT_LOOK_SECONDS)
+        for handle in handles:
+            self._tell_notes(handle)
         self.say("all records are read")
 
     def _waits_for(self, handle: FlowHandle) -> str:

@@ -30,9 +30,11 @@ from mainstem.errors import (
     MainstemError,
     Unavailable,
     did_you_mean,
+    reason_of,
 )
 from mainstem.flows.checkpoint_fit import SinkIdentity, check_code, check_held, check_sink, check_sources, way_out
 from mainstem.flows.flow_activity import FlowActivity, note_killed
+from mainstem.flows.flow_description import write_description
 from mainstem.flows.flow_handle import FlowHandle, spark_has_ended
 from mainstem.flows.flow_progress import ProgressReports, query_name
 from mainstem.flows.native_catch_up import NativeCatchUp
@@ -408,9 +410,12 @@ class RunningFlows:
                 if not isinstance(cause, Unavailable) or mistake:
                     self._end(handle, "failed", failed)
                     return
-                failures = 1 if handle.batches > before else failures + 1
+                if handle.batches > before or not failures:
+                    failures, handle.waiting_since = 0, self._stem.log.clock.now()
+                failures += 1
                 handle.retried_after = cause
                 self._activity[handle.name].waits(handle.run, cause, handle.batches)
+                self._tell_wait(handle, cause)
                 handle.become("waiting to restart")
                 self._pause(handle, RETRY.delay(failures).total_seconds())
             else:
@@ -435,7 +440,18 @@ class RunningFlows:
             done = None if handle.run is None else last_batch(store.checkpoint(handle.run.version))
             activity.ended(handle.run, handle.batches, done)
         self._reports.flush()
+        self._tell_wait(handle, None)
         handle.become(state, error)
+
+    def _tell_wait(self, handle: FlowHandle, cause: Unavailable | None) -> None:
+        """Record for other processes what the flow waits for; None if it no longer does."""
+        store = FlowStore(self._stem.home, handle.name)
+        with suppress(MainstemError, OSError):
+            if cause is not None:
+                into = handle.planned.flow.into
+                store.wait(f"{into.kind} {into.name}", reason_of(cause), handle.waiting_since or 0)
+            elif store.exists():
+                store.wait_no_longer()
 
     def _pause(self, handle: FlowHandle, seconds: float) -> None:
         """Wait before the next attempt, unless a stop was requested."""
@@ -464,7 +480,8 @@ class RunningFlows:
         check_sources(planned, checkpoint, self._stem.log)
         identity = check_sink(planned, known, checkpoint, self._stem.log)
         sink = planned.flow.into
-        if begin_again_if_lost(planned, checkpoint, self._stem):
+        if note := begin_again_if_lost(planned, checkpoint, self._stem):
+            handle.notes.append(note)
             handle.raised = _VersionChanged()
             raise handle.raised
         # Set at once: any later line may fail, and the next attempt needs this run.
@@ -473,6 +490,7 @@ class RunningFlows:
             sources=planned.sources, pace=planned.flow.mode, every_us=planned.flow.every_us,
             folder=getattr(sink, "path", None),
         )  # fmt: skip
+        write_description(store, run, planned)
         self._activity[handle.name].begun(run, last_batch(checkpoint))
         if planned.flow.mode == "real-time":
             self._run_in_real_time(handle, run, checkpoint)
@@ -484,7 +502,7 @@ class RunningFlows:
                 # The writer has just created it.
                 store.note(run, **made.facts())
             check_held(planned, writer, checkpoint)
-            fill = StoreFill.of(planned, writer, checkpoint, self._stem)
+            fill = StoreFill.of(planned, writer, checkpoint, self._stem, handle.notes.append)
             check_checkpoint(
                 checkpoint, writer.committed_batch, accounts="rows" if sink.kind == "topic" else "every batch",
                 otherwise=f"Or start over. {way_out(planned)}",

@@ -10,6 +10,7 @@ log no longer has are gone, and readers never see a mixture.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -35,22 +36,22 @@ if TYPE_CHECKING:
 __all__ = ["StoreFill", "begin_again_if_lost", "check_complete", "log_ends"]
 
 
-def begin_again_if_lost(planned: PlannedFlow, checkpoint: str, stem: Mainstem) -> bool:
-    """Whether the flow has to go on with another version of its store: the store lacks batches that the flow has committed,
-    and is filled again; or a rebuild was interrupted after its switch."""
+def begin_again_if_lost(planned: PlannedFlow, checkpoint: str, stem: Mainstem) -> str:
+    """Why the flow has to go on with another version of its store; empty if it does not. The store lacks batches that the
+    flow has committed, and is filled again; or a rebuild was interrupted after its switch."""
     store = planned.flow.into
     if not isinstance(store, Store):
-        return False
+        return ""
     _check_flow(planned, store)
     version, live = store.version, store.backend.fences().live
     if store.follows_record and live is not None and live.version > version and live.home == stem.log.identity:
         of_live = FlowStore(stem.home, planned.name).checkpoint(live.version)
         if last_batch(of_live, "offsets") is not None:
             store.record.use(live.version, until={})
-            return store.version != version
-    committed = last_batch(checkpoint, "commits")
-    if committed is None or store.reached(version) >= committed:
-        return False
+            return "" if store.version == version else f'version {live.version} of store "{store.name}" is live'
+    committed, reached = last_batch(checkpoint, "commits"), store.reached(version)
+    if committed is None or reached >= committed:
+        return ""
     if not store.follows_record:
         raise Conflict(
             f'the new version of store "{store.name}" is gone before it was complete',
@@ -60,7 +61,16 @@ def begin_again_if_lost(planned: PlannedFlow, checkpoint: str, stem: Mainstem) -
     _check_place(planned, store, live)
     check_complete(planned, stem.log)
     store.record.use(store.record.new_version(version))
-    return store.version != version
+    if store.version == version:
+        return ""
+    lost = (
+        "everything"
+        if reached < 0
+        else f"batch {committed}"
+        if reached + 1 == committed
+        else f"batches {reached + 1} to {committed}"
+    )
+    return f'store "{store.name}" has lost {lost}: version {store.version} is filled from the log'
 
 
 def _check_flow(planned: PlannedFlow, store: Store) -> None:
@@ -108,16 +118,21 @@ def check_complete(planned: PlannedFlow, log: Log) -> None:
 class StoreFill:
     """The store of a running flow: shows readers its version when that is complete, and notices that it was changed."""
 
-    def __init__(self, store: Store, writer: StoreWriter, until: Offsets, log: Log) -> None:
+    def __init__(
+        self, store: Store, writer: StoreWriter, until: Offsets, log: Log, tell: Callable[[str], None]
+    ) -> None:
         self._store = store
         self._log = log
+        self._tell = tell
         self._writer = writer
         self._until = until
         self.batch_over(writer.fence.offsets)
 
     @classmethod
-    def of(cls, planned: PlannedFlow, writer: BatchWriter, checkpoint: str, stem: Mainstem) -> StoreFill | None:
-        """For a flow into a store; None for any other."""
+    def of(
+        cls, planned: PlannedFlow, writer: BatchWriter, checkpoint: str, stem: Mainstem, tell: Callable[[str], None]
+    ) -> StoreFill | None:
+        """For a flow into a store; None for any other. `tell` is told when a later version is live."""
         store = planned.flow.into
         if not isinstance(store, Store):
             return None
@@ -140,16 +155,17 @@ class StoreFill:
         ):
             # Also where it was moved to.
             store.record.change(lambda facts: replace(facts, until=now.until, location=now.location, flow=now.flow))
-        return cls(store, writer.writer, until or {}, stem.log)
+        return cls(store, writer.writer, until or {}, stem.log, tell)
 
     def batch_over(self, offsets: Offsets) -> None:
         """After each batch: if the version is complete, readers see it from now on."""
         if self._writer.filling and offsets_reached(self._until, offsets):
-            shown = self._writer.finish()
+            shown, version = self._writer.finish(), self._writer.fence.version
             if shown:
-                version = self._writer.fence.version
-                text = f'store "{self._store.name}" shows version {version} now'
+                text = f'version {version} of store "{self._store.name}" is live'
                 note_activity(self._log, "store", self._store.name, "version used", text, version=version)
+                if version > 1:
+                    self._tell(text)
 
     def find_change(self) -> MainstemError | None:
         """Why the flow has to start again or to end: the store was set back, emptied, switched to another version, or taken

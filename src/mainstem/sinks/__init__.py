@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     # For type checkers and editors only.
     from mainstem.sinks.search_index import SearchIndex
     from mainstem.sinks.store import Store, StoreStatus
-    from mainstem.sinks.store_backend import Fence, FenceMoved, Fences, StoreBackend, StoreChange
+    from mainstem.sinks.store_backend import Fence, FenceMoved, Fences, StoreBackend, StoreChange, unavailable_when
 
 __all__ = [
     "Fence",
@@ -27,6 +27,7 @@ __all__ = [
     "StoreBackend",
     "StoreChange",
     "StoreStatus",
+    "unavailable_when",
 ]
 
 _DEFINED_IN = {
@@ -38,6 +39,7 @@ _DEFINED_IN = {
     "StoreBackend": "mainstem.sinks.store_backend",
     "StoreChange": "mainstem.sinks.store_backend",
     "StoreStatus": "mainstem.sinks.store",
+    "unavailable_when": "mainstem.sinks.store_backend",
 }
 
 

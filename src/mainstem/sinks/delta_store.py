@@ -93,12 +93,9 @@ class DeltaStore:
                 hint='Give a folder with a plain name, such as "lake/products".',
             )
         self._folder, self._name = os.path.split(self.path)
+        self.location = f'Delta table "{self.path}"'
         # As the last commit has left it.
         self._left: _Left | None = None
-
-    @property
-    def location(self) -> str:
-        return f'Delta table "{self.path}"'
 
     def _path(self, copy: Copy) -> str:
         return self.path if copy == "live" else f"{self._folder}/.{self._name}.next"

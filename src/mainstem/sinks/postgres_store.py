@@ -68,15 +68,12 @@ class PostgresStore:
                 hint="Give it another name.",
             )
         self._title = f'table "{table}"'
+        self.location = f"{self._address.shown}, {self._title}"
         # The server shows it, so that what an older run left behind can be found.
         self._session_name = f"mainstem store {zlib.crc32(f'{self._address.shown} {table}'.encode()):08x}"
         self._writing: Session | None = None
         # The columns for which the connection has temporary tables.
         self._staged = ""
-
-    @property
-    def location(self) -> str:
-        return f"{self._address.shown}, {self._title}"
 
     # Names
 

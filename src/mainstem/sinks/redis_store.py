@@ -67,11 +67,8 @@ class RedisStore:
         self._form = check_choice(form, "form", ("json", "hash"))
         self._prefix = _checked_prefix(text(prefix, "prefix"))
         self._title = f"keys {_shown(self._prefix + b'*')}"
+        self.location = f"{self._address.shown}, {self._title}"
         self._client = self._address.connect()
-
-    @property
-    def location(self) -> str:
-        return f"{self._address.shown}, {self._title}"
 
     # Names
 

@@ -52,9 +52,7 @@ from mainstem.sinks.search_snapshot import (
     damaged_files,
     fence_document,
     index_schema,
-    key_terms,
     row_documents,
-    rows_batch,
     translate_errors,
 )
 from mainstem.sinks.store import Store, store_name
@@ -146,14 +144,11 @@ class SearchFolder:
         self._path = path
         self._text = tuple(text)
         self._title = f'search index "{os.path.basename(path)}"'
+        self.location = f'"{self._path}"'
         self._guard = threading.Lock()
         # The folders whose files this process has verified.
         self._verified: set[str] = set()
         self._opened: dict[Copy, tuple[tuple[Any, ...], Snapshot]] = {}
-
-    @property
-    def location(self) -> str:
-        return f'"{self._path}"'
 
     # Checks
 
@@ -382,9 +377,8 @@ class SearchFolder:
 
     def _write_rows(self, writer: tantivy.IndexWriter, change: StoreChange) -> None:
         delete, add, key = writer.delete_documents_by_term, writer.add_document, change.fence.key
-        if change.deletes is not None and change.deletes.num_rows:
-            for term in key_terms(change.deletes, key):
-                delete("key", term)
+        for term in change.delete_texts():
+            delete("key", term)
         if change.upserts is not None and change.upserts.num_rows:
             for term, document in row_documents(change.upserts, key, self._text):
                 delete("key", term)
@@ -418,16 +412,15 @@ class SearchFolder:
     # Reading
 
     def get(self, fence: Fence, key: Mapping[str, pa.Scalar]) -> dict[str, Any] | None:
-        columns = {name: pa.array([value.as_py()], fence.schema.field(name).type) for name, value in key.items()}
         with self._reading("live") as snapshot:
-            row = snapshot.row(key_terms(pa.table(columns), fence.key)[0])
-        return None if row is None else rows_batch([row], fence.schema).to_pylist()[0]
+            row = snapshot.row(fence.key_text(key))
+        return None if row is None else fence.rows_from([row]).to_pylist()[0]
 
     def read(self, fence: Fence, copy: Copy = "live") -> Iterator[pa.RecordBatch]:
         with self._reading(copy) as snapshot:
             rows = snapshot.rows()
             while some := list(islice(rows, READ_ROWS)):
-                yield rows_batch(some, fence.schema)
+                yield fence.rows_from(some)
 
     def search(self, words: str, *, limit: int = 10, offset: int = 0) -> pa.Table:
         """The rows with all words, and their scores, best first."""
@@ -442,7 +435,7 @@ class SearchFolder:
             )
         with self._reading("live") as snapshot:
             hits = snapshot.search(given, offset, end)
-        rows = pa.Table.from_batches([rows_batch([hit.row for hit in hits], snapshot.fence.schema)])
+        rows = pa.Table.from_batches([snapshot.fence.rows_from([hit.row for hit in hits])])
         return rows.append_column("score", pa.array([hit.score for hit in hits], pa.float64()))
 
     @contextmanager

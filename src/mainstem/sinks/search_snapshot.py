@@ -27,9 +27,9 @@ import tantivy
 from tantivy import Occur, Query
 
 from mainstem.errors import MainstemError, Unavailable
-from mainstem.log.rows.merged_rows import normal_key
-from mainstem.log.rows.nested_json import from_json, to_json
+from mainstem.log.rows.nested_json import to_json
 from mainstem.sinks.store_backend import Fence
+from mainstem.sinks.store_texts import key_texts
 
 __all__ = [
     "FENCE_KEY",
@@ -39,9 +39,7 @@ __all__ = [
     "damaged_files",
     "fence_document",
     "index_schema",
-    "key_terms",
     "row_documents",
-    "rows_batch",
     "translate_errors",
 ]
 
@@ -71,22 +69,13 @@ def index_schema(texts: int) -> tantivy.Schema:
     return builder.build()
 
 
-def key_terms(rows: pa.Table, key: Sequence[str]) -> list[str]:
-    """The term of each row."""
-    columns = (rows.column(name) for name in key)
-    arrays = [column.chunk(0) if column.num_chunks == 1 else column.combine_chunks() for column in columns]
-    joined = pc.binary_join_element_wise(*(to_json(normal_key(array)) for array in arrays), ",")
-    terms: list[str] = pc.binary_join_element_wise("[", joined, "]", "").to_pylist()
-    return terms
-
-
 def row_documents(rows: pa.Table, key: Sequence[str], text: Sequence[str]) -> Iterator[tuple[str, tantivy.Document]]:
     """The term and the document of each row."""
     batch = rows.combine_chunks().to_batches()[0]
     lines = to_json(pa.StructArray.from_arrays(batch.columns, fields=list(batch.schema))).cast(pa.binary()).to_pylist()
     texts = [_texts(batch.column(name)) for name in text]
     fields = [f"text_{number}" for number in range(len(texts))]
-    for term, line, *words in zip(key_terms(rows, key), lines, *texts, strict=True):
+    for term, line, *words in zip(key_texts(rows, key), lines, *texts, strict=True):
         document = tantivy.Document()
         document.add_text("key", term)
         document.add_integer("bucket", zlib.crc32(term.encode()) % BUCKETS)
@@ -121,11 +110,6 @@ def fence_document(fence: Fence, text: Sequence[str]) -> tantivy.Document:
     document.add_text("key", FENCE_KEY)
     document.add_bytes("row", json.dumps({"text": text, "fence": fence.to_json()}).encode())
     return document
-
-
-def rows_batch(rows: list[str], schema: pa.Schema) -> pa.RecordBatch:
-    """The rows of documents; a column that they lack is null."""
-    return pa.record_batch(from_json(list(rows), pa.struct(list(schema))).flatten(), schema=schema)
 
 
 # Reading

@@ -13,16 +13,20 @@ at all, once; an older run is fenced; and a store that was set back is noticed.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from mainstem.arguments import checked_call
 from mainstem.batch import Offsets
+from mainstem.errors import Unavailable
 from mainstem.log.rows.schema_ddl import schema_from_ddl
+from mainstem.sinks.store_texts import key_texts, row_texts, rows_from_texts
 
-__all__ = ["Copy", "Fence", "FenceMoved", "Fences", "StoreBackend", "StoreChange"]
+__all__ = ["Copy", "Fence", "FenceMoved", "Fences", "StoreBackend", "StoreChange", "unavailable_when"]
 
 Copy = Literal["live", "beside"]
 
@@ -77,6 +81,23 @@ class Fence:
         }
         return cls(**{**facts, "key": tuple(facts["key"]), "offsets": offsets})
 
+    def key_text(self, key: Mapping[str, pa.Scalar]) -> str:
+        """The text of a key, as in `StoreChange.upsert_texts`.
+
+        >>> Fence("h", "f", 1, 7, ("id",), "id BIGINT").key_text({"id": pa.scalar(7)})
+        '[7]'
+        """
+        columns = {name: pa.array([key[name].as_py()], self.schema.field(name).type) for name in self.key}
+        return key_texts(pa.table(columns), self.key)[0]
+
+    def rows_from(self, texts: Sequence[str]) -> pa.RecordBatch:
+        """The rows of texts of `StoreChange.upsert_texts`; a column that was added later is null.
+
+        >>> Fence("h", "f", 1, 7, ("id",), "id BIGINT, title STRING").rows_from(['{"id":7}']).to_pylist()
+        [{'id': 7, 'title': None}]
+        """
+        return rows_from_texts(texts, self.schema)
+
 
 class Fences(NamedTuple):
     """The fences of both copies; None where there is no copy.
@@ -91,6 +112,15 @@ class Fences(NamedTuple):
     def of(self, copy: Copy) -> Fence | None:
         """The fence of a copy."""
         return self.live if copy == "live" else self.beside
+
+    @classmethod
+    def from_texts(cls, texts: Mapping[str, str]) -> Fences:
+        """From the texts of `Fence.to_json`, by copy.
+
+        >>> Fences.from_texts({})
+        Fences(live=None, beside=None)
+        """
+        return cls(*(Fence.from_json(texts[copy]) if copy in texts else None for copy in ("live", "beside")))
 
 
 class FenceMoved(Exception):
@@ -124,9 +154,51 @@ class StoreChange:
     upserts: pa.Table | None = None
     deletes: pa.Table | None = None
 
+    def upsert_texts(self) -> list[tuple[str, str]]:
+        """The key and the row of each upsert, as JSON: one text for one key, and rows that `Fence.rows_from` reads exactly.
+
+        >>> fence = Fence("home", "products", 1, 7, ("id",), "id BIGINT, price DOUBLE")
+        >>> StoreChange("live", fence, fence, pa.table({"id": [7], "price": [float("nan")]})).upsert_texts()
+        [('[7]', '{"id":7,"price":"NaN"}')]
+        """
+        if not self.upserts:
+            return []
+        return list(zip(key_texts(self.upserts, self.fence.key), row_texts(self.upserts), strict=True))
+
+    def delete_texts(self) -> list[str]:
+        """The keys of the deletes, as in `upsert_texts`.
+
+        >>> fence = Fence("home", "products", 1, 7, ("id",), "id BIGINT")
+        >>> StoreChange("live", fence, fence, deletes=pa.table({"id": [7, 8]})).delete_texts()
+        ['[7]', '[8]']
+        """
+        return key_texts(self.deletes, self.fence.key) if self.deletes else []
+
+
+@contextmanager
+@checked_call
+def unavailable_when(error: type[Exception], location: str) -> Iterator[None]:
+    """Raise `Unavailable` instead of an error which means that the store cannot be used now: the flow tries again later.
+
+    >>> with unavailable_when(ConnectionError, "cache:6379"):
+    ...     raise ConnectionResetError("reset by peer")
+    Traceback (most recent call last):
+    mainstem.Unavailable: cache:6379 cannot be used
+    Detail: ConnectionResetError: reset by peer.
+    Hint: Check whether it is running and can be reached.
+    """
+    try:
+        yield
+    except error as cause:
+        raise Unavailable(
+            f"{location} cannot be used",
+            detail=f"{type(cause).__name__}: {str(cause).rstrip('.')}.",
+            hint="Check whether it is running and can be reached.",
+        ) from cause
+
 
 class StoreBackend(Protocol):
-    """One store. `fences` may be called by any thread at any time; everything else by one thread at a time.
+    """One store. A subclass has to have `location`, `fences`, `commit`, `switch`, `drop`, `get` and `read`. `fences` may be called by any thread at any time; everything else by one thread at a time.
 
     Raises `Unavailable` while the store cannot be reached: the flow tries again later. After that the outcome of a commit
     may be unknown; the fence tells.
@@ -137,18 +209,17 @@ class StoreBackend(Protocol):
     'postgresql://writer@db:5432/shop, table "products"'
     """
 
-    @property
-    def location(self) -> str:
-        """Where it is, for messages; without a password."""
-
+    # Where it is, for messages; without a password.
+    location: str
     # Whether it also takes rows without a key: then `upserts` are appended as they are, and there are no deletes.
-    keyless: bool
+    keyless: bool = False
 
     def check(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
-        """Raise `Invalid` if the store cannot have such columns. Connects to nothing."""
+        """Raise `Invalid` if the store cannot have such columns. Connects to nothing. By default all can be had."""
 
     def unfit(self, column: pa.Array, field: pa.Field, key: tuple[str, ...]) -> Mapping[int, str]:
-        """The rows with a value that the store cannot hold, each with the reason."""
+        """The rows with a value that the store cannot hold, each with the reason; by default there are none."""
+        return {}
 
     def fences(self) -> Fences:
         """The fences; raises `Conflict` if something that no flow has written is where the rows would be."""
@@ -169,4 +240,4 @@ class StoreBackend(Protocol):
         """All rows of a copy, with the columns of the fence, as of one moment where the store can."""
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close what is open; by default nothing is."""

@@ -13,36 +13,39 @@ class TestMyStore(StoreContract):
 
 from __future__ import annotations
 
-import importlib
 import json
-import math
 import os
 import random
 import subprocess
 import sys
+import unittest
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, date, datetime
-from decimal import Decimal
+from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from mainstem.batch import Batch, FlowRun
-from mainstem.clock import SystemClock
 from mainstem.crash_points import VARIABLE
 from mainstem.errors import Conflict, Fenced, Invalid, MainstemError, SchemaMismatch, Unavailable
 from mainstem.log.record import RECORD
-from mainstem.sinks.store import Store
-from mainstem.sinks.store_backend import StoreBackend
-from mainstem.sinks.store_writer import StoreWriter
+from mainstem.sinks.store_backend import FenceMoved, Fences
+from mainstem.testing import store_trial
+from mainstem.testing.store_trial import (
+    ODD,
+    SCHEMA,
+    VALUES,
+    StoreTrial,
+    batch_of,
+    changes,
+    look_at_each_step,
+    rows_after,
+)
 
-__all__ = ["StoreContract", "StoreTrial"]
-
-SCHEMA = pa.schema([("id", pa.int64()), ("title", pa.string()), ("record", RECORD)])
-ROWS = 10
+__all__ = ["StoreContract"]
 
 
 @contextmanager
@@ -56,83 +59,12 @@ def _raises(kind: type[MainstemError]) -> Iterator[None]:
         raise AssertionError(f"{kind.__name__} was not raised")
 
 
-def changes(rows: list[tuple[Any, ...]], schema: pa.Schema = SCHEMA, first: int = 0) -> pa.Table:
-    """Rows as a flow gives them; the last value of each is the change."""
-    names = [name for name in schema.names if name != "record"]
-    columns = {name: [row[place] for row in rows] for place, name in enumerate(names)}
-    records = [
-        {"partition": 0, "offset": first + number, "appended_at": 0, "change": row[-1], "headers": None}
-        for number, row in enumerate(rows)
-    ]
-    return pa.table({**columns, "record": pa.array(records, RECORD)}, schema)
-
-
-class StoreTrial:
-    """A store with a home, and a flow that writes it without Spark."""
-
-    def __init__(self, folder: Path, way: str, arguments: dict[str, Any], key: tuple[str, ...] = ("id",)) -> None:
-        self.home = str(folder / "home")
-        self.backend = _open(way, arguments)
-        self.store = Store(self.home, "tried", self.backend, key=key, identity="home of the trial", clock=SystemClock())
-
-    def begin(self, epoch: int, *, version: int = 1, flow: str = "tried", schema: pa.Schema = SCHEMA) -> StoreWriter:
-        store = self.store.at_version(version)
-        store.accept(schema)
-        return store.table_writer(FlowRun(flow, epoch, version), schema)
-
-    def write(self, writer: StoreWriter, number: int, rows: pa.Table) -> int:
-        """Commit a batch; the number of rows that were rejected."""
-        prepared = writer.prepare(rows)
-        writer.commit(prepared, Batch(number, writer._run, {"orders": {0: number + 1}}))
-        return len(prepared.rejections)
-
-    def go_on(self, epoch: int, last: int) -> None:
-        """What a run does: each batch up to the last one that the store does not have yet."""
-        writer = self.begin(epoch)
-        for number in range(writer.committed_batch + 1, last + 1):
-            self.write(writer, number, batch_of(number))
-        writer.close()
-
-    def rows(self) -> dict[Any, Any]:
-        return {row["id"]: row["title"] for row in self.store.to_arrow().to_pylist()}
-
-    def close(self) -> None:
-        self.backend.close()
-
-
-def _open(way: str, arguments: dict[str, Any]) -> StoreBackend:
-    module, _, name = way.partition(":")
-    backend: StoreBackend = getattr(importlib.import_module(module), name)(**arguments)
-    return backend
-
-
-def batch_of(number: int) -> pa.Table:
-    """A batch that changes rows of those before it, and deletes one."""
-    rows: list[tuple[Any, ...]] = [(key, f"batch {number}", "insert") for key in range(number, number + ROWS)]
-    return changes([*rows, (number, None, "delete")], first=number * 100)
-
-
-def rows_after(number: int) -> dict[Any, Any]:
-    """What a store has after that batch."""
-    found: dict[Any, Any] = {}
-    for batch in range(number + 1):
-        found |= dict.fromkeys(range(batch, batch + ROWS), f"batch {batch}")
-        del found[batch]
-    return found
-
-
-ODD = [
-    "", " ", "'", '"', "`", "\\", ";", "%s", "$1", "--", "/* */", "'; DROP TABLE tried; --", "*", "a:b", "a b", "\n", "\r\n", "\t",
-    "NaN", "null", "None", "ä", "ß", "\u202e", "\ufeff", "🜚", "𒀀", "e\u0301", "AND", "OR NOT", "title:x", "+x -y", "(", "[a TO b]",
-    "x^2", "~", "\\u0000", "{}", "$$", "{{x}}", "%00", "*3\r\n$3\r\nDEL\r\n", "../../x", "x" * 1000,
-]  # fmt: skip
-
-
 class StoreContract(ABC):
     """Each batch once, whole or not at all, by the latest run alone; what it lost is noticed; what it shows is exact.
 
     A subclass says how the store that belongs to a folder is opened, and how it is saved and set back. Its name begins with
-    "Test", so that pytest finds it. A process of its own is killed `kills` times at each of the `points`.
+    "Test", so that pytest finds it. A process of its own is killed `kills` times at each of the `points`; two processes try to commit at the same moment
+    `attempts` times.
 
     >>> class TestMyStore(StoreContract):
     ...     def opens_with(self, folder):
@@ -144,6 +76,7 @@ class StoreContract(ABC):
     """
 
     kills: ClassVar[int] = 3
+    attempts: ClassVar[int] = 30
     points: ClassVar[tuple[str, ...]] = (
         "before_sink_commit",
         "sink_committed",
@@ -162,6 +95,10 @@ class StoreContract(ABC):
     @abstractmethod
     def restore(self, folder: Path, saved: Any) -> None:
         """Set the store back to a copy."""
+
+    def put_foreign(self, folder: Path) -> bool:
+        """Put something that no flow has written where the rows would be; False, the default, if the store cannot tell."""
+        return False
 
     def trial(self, folder: Path, key: tuple[str, ...] = ("id",)) -> StoreTrial:
         way, arguments = self.opens_with(folder)
@@ -327,11 +264,64 @@ class StoreContract(ABC):
         one.close()
         other.close()
 
+    def test_of_commits_at_the_same_moment_one_succeeds(self, tmp_path: Path) -> None:
+        trial = self.trial(tmp_path)
+        trial.begin(1)
+        facts = [self._process(tmp_path, name=name, attempts=self.attempts) for name in ("one", "other")]
+        racers = [
+            subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for program in facts
+        ]
+        committed: set[str] = set()
+        unknown: set[str] = set()
+        try:
+            for racer in racers:
+                assert racer.stdout is not None
+                assert racer.stdout.readline() == "ready\n", "the store cannot be opened by another process"
+            for racer in racers:
+                assert racer.stdin is not None
+                racer.stdin.write("\n")
+                racer.stdin.flush()
+            for racer in racers:
+                outcomes = json.loads(racer.communicate(timeout=120)[0])
+                committed.update(outcomes["committed"])
+                unknown.update(outcomes["unknown"])
+        finally:
+            for racer in racers:
+                racer.kill()
+                racer.communicate()
+        titles = set(trial.rows().values())
+        assert committed, "no commit succeeded"
+        assert committed <= titles, f"a commit was overwritten by another one: {sorted(committed - titles)}"
+        assert titles <= committed | unknown, f"a commit was refused, and has written: {sorted(titles - committed)}"
+        assert trial.store.status.batch == len(titles) - 1
+        trial.close()
+
+    def test_at_each_step_of_a_commit_readers_see_whole_batches(self, tmp_path: Path) -> None:
+        trial, reader = self.trial(tmp_path), self.trial(tmp_path)
+        writer = trial.begin(1)
+        trial.write(writer, 0, batch_of(0))
+        seen = look_at_each_step(lambda: trial.write(writer, 1, batch_of(1)), reader.look)
+        assert (1, 0, rows_after(0)) in seen, "no reader saw anything while the store was written"
+        for version, batch, rows in seen:
+            assert (version, rows) == (1, rows_after(batch)), f"readers saw a part of batch {batch + 1}"
+        assert reader.look() == (1, 1, rows_after(1))
+        reader.close()
+        trial.close()
+
     def test_a_flow_does_not_write_what_another_one_writes(self, tmp_path: Path) -> None:
         trial = self.trial(tmp_path)
         trial.write(trial.begin(1), 0, batch_of(0))
         with _raises(Conflict):
             trial.begin(2, flow="another")
+        trial.close()
+
+    def test_foreign_content_is_refused(self, tmp_path: Path) -> None:
+        trial = self.trial(tmp_path)
+        if not self.put_foreign(tmp_path):
+            raise unittest.SkipTest("put_foreign puts nothing")
+        for epoch in (1, 2):
+            with _raises(Conflict):
+                trial.begin(epoch)
         trial.close()
 
     def test_killed_at_each_point_it_has_whole_batches_each_once(self, tmp_path: Path) -> None:
@@ -356,12 +346,15 @@ class StoreContract(ABC):
 
     def kill(self, folder: Path, point: str, **facts: Any) -> None:
         """A process of its own goes on with the flow, and is killed at a named point."""
+        program = ["env", f"{VARIABLE}={point}", *self._process(folder, **facts)]
+        done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == -9, f"{point} was not reached: {done.stderr[-2000:]}"
+
+    def _process(self, folder: Path, **facts: Any) -> list[str]:
         way, arguments = self.opens_with(folder)
         spec = json.dumps({"folder": str(folder), "way": way, "arguments": arguments, "key": ["id"], **facts})
         path = os.pathsep.join(filter(None, sys.path))
-        program = ["env", f"{VARIABLE}={point}", f"PYTHONPATH={path}", sys.executable, "-m", __name__, spec]
-        done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=120)
-        assert done.returncode == -9, f"{point} was not reached: {done.stderr[-2000:]}"
+        return ["env", f"PYTHONPATH={path}", sys.executable, "-m", store_trial.__name__, spec]
 
     # Losing and filling
 
@@ -409,6 +402,58 @@ class StoreContract(ABC):
         assert trial.rows() == dict.fromkeys(range(3, 8), "new")
         trial.close()
 
+    def test_at_each_step_of_a_fill_readers_see_the_whole_old_or_the_whole_new_version(self, tmp_path: Path) -> None:
+        trial, reader = self.trial(tmp_path), self.trial(tmp_path)
+        writer = trial.begin(1)
+        trial.write(writer, 0, changes([(key, "old", "insert") for key in range(5)]))
+        writer.finish()
+
+        def fill() -> None:
+            following = trial.begin(2, version=2)
+            trial.write(following, 0, changes([(key, "new", "insert") for key in range(3, 9)]))
+            assert following.finish()
+
+        versions = {1: dict.fromkeys(range(5), "old"), 2: dict.fromkeys(range(3, 9), "new")}
+        seen = look_at_each_step(fill, reader.look)
+        assert (1, 0, versions[1]) in seen, "no reader saw anything while the store was filled"
+        for version, _, rows in seen:
+            assert rows == versions[version], f"readers saw a part of a version: {rows}"
+        assert reader.look() == (2, 0, versions[2])
+        reader.close()
+        trial.close()
+
+    def test_a_switch_after_a_fence_has_moved_changes_nothing(self, tmp_path: Path) -> None:
+        trial = self.trial(tmp_path)
+        writer = trial.begin(1)
+        trial.write(writer, 0, changes([(1, "old", "insert")]))
+        writer.finish()
+        following = trial.begin(2, version=2)
+        trial.write(following, 0, changes([(2, "new", "insert")]))
+        before = trial.backend.fences()
+        trial.write(writer, 1, changes([(3, "later", "insert")]))
+        trial.write(following, 1, changes([(4, "new", "insert")]))
+        now = trial.backend.fences()
+        assert now.beside is not None
+        switched = replace(now.beside, filling=False)
+        stale = {
+            "both": before,
+            "the live copy": Fences(before.live, now.beside),
+            "the copy beside": Fences(now.live, before.beside),
+            "no live copy": Fences(None, now.beside),
+        }
+        for what, expected in stale.items():
+            try:
+                trial.backend.switch(expected, switched)
+            except FenceMoved:
+                pass
+            else:
+                raise AssertionError(f"switched although another fence was expected: {what}")
+            assert trial.backend.fences() == now, what
+            assert trial.rows() == {1: "old", 3: "later"}, what
+        trial.backend.switch(now, switched)
+        assert trial.rows() == {2: "new", 4: "new"}
+        trial.close()
+
     def test_killed_at_the_switch_it_has_one_version_or_the_other(self, tmp_path: Path) -> None:
         for point in (point for point in self.points if "switch" in point):
             (folder := tmp_path / point).mkdir()
@@ -439,39 +484,3 @@ class StoreContract(ABC):
         assert following.finish()
         assert trial.rows() == {3: "new"}
         trial.close()
-
-
-VALUES: list[tuple[pa.DataType, list[Any]]] = [
-    (pa.bool_(), [True, False]),
-    (pa.int8(), [-128, 0, 127]),
-    (pa.int16(), [-(1 << 15), (1 << 15) - 1]),
-    (pa.int32(), [-(1 << 31), (1 << 31) - 1]),
-    (pa.int64(), [-(1 << 63), (1 << 53) + 1, (1 << 63) - 1]),
-    (pa.float32(), [0.1, -0.0, math.inf, -math.inf, math.nan, 3.4e38, 1e-45]),
-    (pa.float64(), [0.1, -0.0, math.inf, -math.inf, math.nan, 1.7976931348623157e308, 5e-324]),
-    (pa.decimal128(38, 10), [Decimal(0), Decimal("-1.5"), Decimal("9999999999999999999999999999.9999999999")]),
-    (pa.string(), ["", "\0", "a\0b", *ODD]),
-    (pa.binary(), [b"", b"\0", bytes(range(256))]),
-    (pa.date32(), [date(1, 1, 1), date(1970, 1, 1), date(9999, 12, 31)]),
-    (pa.timestamp("us"), [datetime(1, 1, 1), datetime(2026, 1, 1, 12, 0, 0, 1), datetime(9999, 12, 31, 23, 59, 59, 999999)]),  # noqa: DTZ001
-    (pa.timestamp("us", "UTC"), [datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999999, UTC)]),
-    (pa.list_(pa.int32()), [[], [1, None, 2]]),
-    (pa.map_(pa.string(), pa.int64()), [[], [("a", 1), ("b", None)]]),
-    (pa.struct([("a", pa.int64()), ("b", pa.struct([("c", pa.string())]))]), [{"a": 1, "b": {"c": "\0"}}, {"a": None, "b": None}]),
-]  # fmt: skip
-
-
-def main(spec: str) -> None:
-    """In a process of its own, which a test kills: write the batches up to one; a later version is also switched to."""
-    facts = json.loads(spec)
-    trial = StoreTrial(Path(facts["folder"]), facts["way"], facts["arguments"], tuple(facts["key"]))
-    if "version" not in facts:
-        trial.go_on(facts["epoch"], facts["last"])
-        return
-    writer = trial.begin(facts["epoch"], version=facts["version"])
-    trial.write(writer, 0, batch_of(0))
-    writer.finish()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Self
 
@@ -34,80 +33,34 @@ from mainstem.log.missed_deletions import UNREAD, check_deletions
 from mainstem.log.partition_reads import HINT, PartitionReads, Position, Processes, Waiter, check_position, offsets_at
 from mainstem.log.queues import queue_state as decisions
 from mainstem.log.queues.message import ERROR_CHARACTERS_MAX, Message, error_text
-from mainstem.log.queues.queue_rejections import Rejections, complete_rejections, rejected_rows, rejected_topic
-from mainstem.log.queues.queue_scan import QueueScan
+from mainstem.log.queues.queue_description import (
+    QueueDescription,
+    held_messages,
+    held_table,
+    parked_table,
+)
+from mainstem.log.queues.queue_rejections import (
+    Rejections,
+    complete_rejections,
+    last_rejected,
+    rejected_rows,
+    rejected_schema,
+    rejected_topic,
+)
+from mainstem.log.queues.queue_scan import QueueScan, key_text
 from mainstem.log.queues.queue_settings import BY_KEY, QueueSettings
-from mainstem.log.queues.queue_state import QueueState, Rejection
+from mainstem.log.queues.queue_state import Address, QueueState, Rejection
 from mainstem.log.queues.queue_take import Taking, take
+from mainstem.log.queues.rejected_position import Rejected, no_longer_kept, not_rejected, parse_addresses
+from mainstem.log.rows.partitioner import key_bytes
 from mainstem.log.rows.readable_values import unreadable_value
 from mainstem.log.state_ledger import Entry, StateLedger
 from mainstem.names import check_name, check_own_name
 
-__all__ = ["PARKED", "Queue", "QueueDescription", "parked_table"]
+__all__ = ["Queue"]
 
-
-# Descriptions of a queue: the states of its messages, and the parked ones.
-
-
-PARKED = pa.schema(
-    [
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("key", pa.string()),
-        ("appended_at", pa.timestamp("us", "UTC")),
-        # delay: was released and is delivered again from `due_at` on; key: waits for an earlier message of its key
-        ("waits_for", pa.string()),
-        ("due_at", pa.timestamp("us", "UTC")),
-        ("deliveries", pa.int32()),
-        ("first_error", pa.string()),
-        ("last_error", pa.string()),
-    ]
-)
-
-
-@dataclass(frozen=True, slots=True)
-class QueueDescription:
-    """A queue as it is now.
-
-    held       delivered, within the lease, to a live process
-    returned   to be delivered again: now (`due`) or later
-    parked     never delivered, waiting for an earlier message of the same key
-    rejecting  to be rejected, not yet known to be in the rejected topic
-    counts     delivered, redelivered, acknowledged, released, and rejected by cause, since the queue was created
-    """
-
-    name: str
-    topic: str
-    rejected_topic: str
-    settings: QueueSettings
-    held: int
-    returned: int
-    due: int
-    parked: int
-    rejecting: int
-    cursors: dict[int, int]
-    lag: Lag
-    counts: dict[str, int] = field(default_factory=dict)
-
-
-def parked_table(state: QueueState, now: int) -> pa.Table:
-    """The messages that wait for a delay or for an earlier message of their key."""
-    rows = [
-        {
-            "partition": message.partition,
-            "offset": message.offset,
-            "key": message.key,
-            "appended_at": message.appended_at,
-            "waits_for": "delay" if message.deliveries else "key",
-            "due_at": message.until if message.deliveries else None,
-            "deliveries": message.deliveries,
-            "first_error": message.first_error,
-            "last_error": message.last_error,
-        }
-        for message in sorted(state.open.values(), key=lambda message: message.age_order)
-        if not message.take and (not message.deliveries or message.until > now)
-    ]
-    return pa.Table.from_pylist(rows, schema=PARKED)
+# Rejected messages that are restored or dropped in one entry.
+SETTLED_MAX = 1_000
 
 
 @checked_calls
@@ -384,6 +337,82 @@ class Queue:
         where = {"topic": self._reads.name, "queue": self.name}
         return rejected_rows(self._reads.schema(), messages, rows, decided_at=decided_at, **where)
 
+    # Rejected messages
+
+    def rejected(self, limit: int = 100) -> pa.Table:
+        """The last rejected messages that were neither restored nor dropped, as rows of the rejected topic, oldest first.
+
+        Of more than 100,000 such messages the oldest are only in that topic.
+        """
+        whole_number(limit, "limit", least=1)
+        with self._lock:
+            self._complete_rejections()
+        wanted = dict(self._require_opened(self._ledger.current()).rejected)
+        return last_rejected(self._rejections, rejected_schema(self._reads.schema()), wanted, limit)
+
+    def restore(self, positions: Iterable[Rejected] | Rejected) -> None:
+        """Deliver rejected messages again, as if never delivered. A position is `(partition, offset)` in the topic, or "0:17".
+
+        A message is restored once, whoever tries: if one is not rejected, or no longer, the others are restored, and
+        `NotFound` names it. Raises `FellOff` for a message whose record the topic no longer keeps.
+        """
+        wanted = parse_addresses(positions)
+        with self._lock:
+            self._complete_rejections()
+        state = self._require_opened(self._ledger.current())
+        by_key = self._reads.key() if state.settings.ordered == BY_KEY else ()
+        unknown: list[Address] = []
+        lost: list[Address] = []
+        for first in range(0, len(wanted), SETTLED_MAX):
+            found: list[tuple[Address, int, str | None]] = []
+            for address in wanted[first : first + SETTLED_MAX]:
+                row = self._scan.row(*address) if address in state.rejected else None
+                if row is not None:
+                    record = row.column("record").field("appended_at")
+                    key = key_text(key_bytes(row, by_key)[0].as_py()) if by_key else None
+                    found.append((address, record.cast(pa.int64())[0].as_py(), key))
+                else:
+                    (lost if address in state.rejected else unknown).append(address)
+
+            def decision(
+                state: QueueState, now: int, found: list[tuple[Address, int, str | None]] = found
+            ) -> tuple[list[Entry], list[Address]]:
+                self._require_opened(state)
+                return decisions.restore(state, found)
+
+            unknown += self._ledger.decide(decision)
+        self._refuse(unknown, lost, len(wanted), "restored")
+
+    def drop(self, positions: Iterable[Rejected] | Rejected) -> None:
+        """Forget rejected messages, given as for `restore`: they are done. Their rows stay in the rejected topic.
+
+        If one is not rejected, or no longer, the others are dropped, and `NotFound` names it.
+        """
+        wanted = parse_addresses(positions)
+        with self._lock:
+            self._complete_rejections()
+        unknown: list[Address] = []
+        for first in range(0, len(wanted), SETTLED_MAX):
+
+            def decision(
+                state: QueueState, now: int, part: list[Address] = wanted[first : first + SETTLED_MAX]
+            ) -> tuple[list[Entry], list[Address]]:
+                self._require_opened(state)
+                return decisions.drop(state, part)
+
+            unknown += self._ledger.decide(decision)
+        self._refuse(unknown, [], len(wanted), "dropped")
+
+    def rejected_positions(self) -> list[Address]:
+        """The partition and offset of each message that `restore` and `drop` accept, in the order of their rejections."""
+        return list(self._require_opened(self._ledger.current()).rejected)
+
+    def _refuse(self, unknown: list[Address], lost: list[Address], count: int, done: str) -> None:
+        if unknown:
+            raise not_rejected(self.name, unknown, count - len(unknown) - len(lost), done)
+        if lost:
+            raise no_longer_kept(self.name, self._reads.name, self.rejected_topic, lost)
+
     # The whole queue
 
     def rewind(self, to: Position) -> None:
@@ -424,29 +453,33 @@ class Queue:
         state = self._require_opened(self._ledger.current())
         now = self._clock.now()
         opened = list(state.open.values())
-        held = [
-            message
-            for message in opened
-            if message.take
-            and message.until > now
-            and (message.holder is None or self._processes.alive(message.holder))
-        ]
+        held = held_messages(state, now, self._processes)
         held_now = {message.address for message in held}
         returned = [message for message in opened if message.deliveries and message.address not in held_now]
+        due = sum(message.take > 0 or message.until <= now for message in returned)
+        parked = sum(not message.deliveries and not message.waiting for message in opened)
+        lag = self.lag()
         return QueueDescription(
             name=self.name,
             topic=self._reads.name,
             rejected_topic=self.rejected_topic,
             settings=state.settings,
+            waiting=max(0, lag.records - len(held) - (len(returned) - due) - parked),
             held=len(held),
             returned=len(returned),
-            due=sum(message.take > 0 or message.until <= now for message in returned),
-            parked=sum(not message.deliveries for message in opened),
+            due=due,
+            parked=parked,
             rejecting=sum(len(messages) for _, messages in state.rejecting.values()),
+            rejected=len(state.rejected),
             cursors=dict(sorted(self._cursors(state).items())),
-            lag=self.lag(),
+            lag=lag,
             counts=dict(state.counts),
         )
+
+    def held(self) -> pa.Table:
+        """The messages that are delivered and not settled, as a table: who holds them, since when, and until when."""
+        state = self._require_opened(self._ledger.current())
+        return held_table(held_messages(state, self._clock.now(), self._processes), self._processes)
 
     def parked(self) -> pa.Table:
         """The messages that wait for a delay or for an earlier message of their key, as a table."""

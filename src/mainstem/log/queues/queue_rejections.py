@@ -28,15 +28,18 @@ With cause `fell_off` the other columns are null: retention deleted the record b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from mainstem.errors import TopicNotFound
+from mainstem.clock import as_us
+from mainstem.errors import FellOff, TopicNotFound
 from mainstem.log.log import Log, TopicBackend
-from mainstem.log.queues.queue_state import QueueState, Rejection
+from mainstem.log.queues.queue_state import Address, QueueState, Rejection
+from mainstem.log.record import next_offset, record_schema
 from mainstem.log.rows.readable_values import readable_part
 from mainstem.log.rows.rows import check_rows
 from mainstem.log.rows.schema_evolution import fit
@@ -48,13 +51,17 @@ __all__ = [
     "RejectedTopic",
     "Rejections",
     "complete_rejections",
+    "last_rejected",
     "rejected_rows",
     "rejected_schema",
     "rejected_topic",
 ]
 
 
-# Appends to a queue's rejected topic.
+# Appends to a queue's rejected topic, and reads it from its end.
+
+# Rows of the rejected topic that are read at once.
+ROWS_TOGETHER = 1_000
 
 
 class RejectedTopic:
@@ -70,6 +77,29 @@ class RejectedTopic:
         rows = readable_part(rows)
         producer = self._log.shared_producer(f"mainstem.{self._name}")
         topic.append(check_rows(rows, topic.settings), producer=producer, sequence=sequence)
+
+    def latest(self) -> Iterator[pa.Table]:
+        try:
+            topic = self._log.open_topic(self._name)
+        except TopicNotFound:
+            return
+        begin, end = topic.earliest(0), topic.latest(0)
+        while begin < end:
+            start = max(begin, end - ROWS_TOGETHER)
+            rows, position = [], start
+            while position < end:
+                try:
+                    batch = topic.read(0, position, end - position)
+                except FellOff:
+                    # Retention dropped the oldest ones meanwhile.
+                    return
+                if batch is None:
+                    break
+                rows.append(batch.filter(pc.less(batch.column("record").field("offset"), end)))
+                position = next_offset(batch)
+            if rows:
+                yield pa.Table.from_batches(rows)
+            end = start
 
     def make(self, schema: pa.Schema) -> TopicBackend:
         """The topic, created or widened if needed."""
@@ -117,6 +147,9 @@ class Rejections(Protocol):
         this at the same time; none fences another.
         """
 
+    def latest(self) -> Iterator[pa.Table]:
+        """All rows with `record`, some at a time, the last ones first; within each table in the order of the topic."""
+
 
 def rejected_topic(topic: str, queue: str) -> str:
     """The name of a queue's rejected topic.
@@ -140,6 +173,33 @@ def rejected_schema(origin: pa.Schema) -> pa.Schema:
         name = f"rejection_{number}"
     fields = [pa.field(field.name, field.type, metadata=field.metadata) for field in origin]
     return pa.schema([*fields, pa.field(name, REJECTION)])
+
+
+def last_rejected(rejections: Rejections, schema: pa.Schema, wanted: Mapping[Address, int], limit: int) -> pa.Table:
+    """Of the wanted messages, with the time of their rejection, the rows of the last `limit`; in the order of the topic."""
+    left = dict(wanted)
+    found: list[pa.Table] = []
+    struct = schema.names[-1]
+    for rows in rejections.latest() if left else ():
+        if struct not in rows.schema.names:
+            continue
+        chosen = []
+        told = rows.column(struct).to_pylist()
+        for index in reversed(range(len(told))):
+            address = (told[index]["partition"], told[index]["offset"]) if told[index] else (-1, -1)
+            # A message may have been rejected before, by this queue or by an earlier one of its name.
+            if len(left) > len(wanted) - limit and left.get(address) == as_us(told[index]["rejected_at"]):
+                del left[address]
+                chosen.append(index)
+        found.append(rows.take(pa.array(chosen[::-1], pa.int64())))
+        oldest = min(left.values(), default=None)
+        # They were appended in the order of their rejections.
+        if oldest is None or len(left) <= len(wanted) - limit or (told[0] and as_us(told[0]["rejected_at"]) < oldest):
+            break
+    whole = record_schema(schema)
+    return pa.concat_tables(
+        [whole.empty_table(), *(rows for rows in reversed(found) if len(rows))], promote_options="default"
+    )
 
 
 def complete_rejections(

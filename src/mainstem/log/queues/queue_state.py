@@ -3,8 +3,9 @@
 A state machine without files: it applies entries. `queue_take` and the decisions below say which entries are valid.
 
 A queue has, per partition, a cursor: the offset of the first record it has not read. Of the records before it, the
-state has only those that are not done, each as an `OpenMessage`; the others are acknowledged, rejected or filtered out,
-and take no space. So the state grows with the messages in flight, delayed or parked, not with the topic.
+state has only those that are not done, each as an `OpenMessage`, and the addresses of the last `REJECTED_MAX` rejected
+ones; the others are acknowledged or filtered out, and take no space. So the state grows with the messages in flight,
+delayed, parked or rejected, not with the topic.
 
 Entries (kind, then its fields; a message is named [partition, offset], a row seen for the first time is
 [partition, offset, appended_at, key]):
@@ -17,12 +18,16 @@ Entries (kind, then its fields; a message is named [partition, offset], a row se
     released      messages, until, error
     rejecting     again, first, cursors                           the next rejection: intent; see `queue_rejections`
     rejected      sequence                                        ... and done
-    rewound       to, cursors, open                               these partitions are restored
+    restored      messages                                        rejected ones wait again, as if never delivered
+    dropped       messages                                        rejected ones are done
+    rewound       to, cursors, open, rejected                     these partitions are restored
     deleted
 
-In `rejecting`, `again` and `first` add cause and reason to each message. The first entry that moves a cursor after the
+In `rejecting`, `again` and `first` add cause and reason to each message. The messages of `restored` are rows seen for the
+first time. `rejected` of `rewound` has runs of rejected messages, [partition, offset, count, rejected at], and only a
+rewind to a time has it: other ones forget the rejections from the new cursor on. The first entry that moves a cursor after the
 queue began to read a partition also has `cleaned`: how far the partition was compacted at that time (see
-`missed_deletions`). Before that, `unread` says that it is not known yet. Older versions wrote neither.
+`missed_deletions`). Before that, `unread` says that it is not known yet. Older versions wrote neither, nor `rejected`.
 """
 
 from __future__ import annotations
@@ -47,10 +52,12 @@ __all__ = [
     "Rejection",
     "acknowledge",
     "delete",
+    "drop",
     "extend",
     "open_queue",
     "reject",
     "release",
+    "restore",
     "rewind",
     "rewind_to_state",
 ]
@@ -59,6 +66,8 @@ __all__ = [
 Address = tuple[int, int]
 # The index of the holder in a message's list.
 HOLDER_PLACE = 6
+# Rejected messages that can be restored: of more, the oldest are forgotten. They stay in the rejected topic.
+REJECTED_MAX = 100_000
 
 
 @dataclass(slots=True)
@@ -68,6 +77,9 @@ class OpenMessage:
     held      take > 0: `holder` (None: the owner of the receipt) has it until `until`
     returned  take = 0, deliveries > 0: to be delivered again, from `until` on
     parked    deliveries = 0: never delivered, because an earlier message of its key is open
+    waiting   deliveries = 0, restored_at > 0: was rejected, and is delivered in its turn
+
+    `taken_at`: when it was delivered last, 0 if an older version did that.
     """
 
     partition: int
@@ -80,6 +92,13 @@ class OpenMessage:
     until: int = 0
     first_error: str | None = None
     last_error: str | None = None
+    taken_at: int = 0
+    restored_at: int = 0
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it was restored, and not delivered since."""
+        return self.restored_at > 0 and not self.deliveries
 
     @property
     def address(self) -> Address:
@@ -126,6 +145,8 @@ class QueueState:
     sequence: int = 0
     # Decided rejections that may not be in their topic yet: sequence -> (decided at, messages).
     rejecting: dict[int, tuple[int, list[Rejection]]] = field(default_factory=dict)
+    # The rejected messages that were neither restored nor dropped, in the order of their rejections, and when that was.
+    rejected: dict[Address, int] = field(default_factory=dict)
     # UNREAD: nothing was read there yet; 0 if unknown.
     cleaned: dict[int, int] = field(default_factory=dict)
     # The counters of the queue since it was opened.
@@ -149,7 +170,7 @@ class QueueState:
                 self._move(entry["cursors"])
                 self._begin(entry)
             case "taken":
-                self._take(entry)
+                self._take(entry, at)
             case "passed":
                 self._move(entry["cursors"])
                 self._add(entry["behind"])
@@ -168,16 +189,25 @@ class QueueState:
                 self._reject(entry, at)
             case "rejected":
                 del self.rejecting[entry["sequence"]]
+            case "restored":
+                for message in self._add(entry["messages"]):
+                    message.restored_at = at
+                    del self.rejected[message.address]
+                self._count("restored", len(entry["messages"]))
+            case "dropped":
+                for partition, offset in entry["messages"]:
+                    del self.rejected[partition, offset]
+                self._count("dropped", len(entry["messages"]))
             case "rewound":
                 self._rewind(entry)
             case "deleted":
                 self.opened_at = None
                 self.settings = QueueSettings()
-                self.cursors, self.open, self.counts, self.cleaned = {}, {}, {}, {}
+                self.cursors, self.open, self.rejected, self.counts, self.cleaned = {}, {}, {}, {}, {}
             case unknown:
                 raise ValueError(f"a queue has no entries of kind {unknown!r}")
 
-    def _take(self, entry: Entry) -> None:
+    def _take(self, entry: Entry, at: int) -> None:
         self.takes += 1
         taken = [self.open[partition, offset] for partition, offset in entry["again"]]
         self._count("redelivered", sum(message.deliveries > 0 for message in taken))
@@ -187,6 +217,7 @@ class QueueState:
             message.take = self.takes
             message.holder = entry["holder"]
             message.until = entry["until"]
+            message.taken_at = at
         self._count("delivered", len(taken))
         self._add(entry["behind"])
         self._move(entry["cursors"])
@@ -195,6 +226,7 @@ class QueueState:
         message.take = 0
         message.holder = None
         message.until = until
+        message.taken_at = 0
         if error is not None:
             message.first_error = message.first_error or error
             message.last_error = error
@@ -213,6 +245,11 @@ class QueueState:
         self._move(entry["cursors"])
         for rejection in rejections:
             self._count(rejection.cause, 1)
+            # Last in the order, also if it was forgotten here and is rejected again.
+            self.rejected.pop((rejection.partition, rejection.offset), None)
+            self.rejected[rejection.partition, rejection.offset] = at
+        while len(self.rejected) > REJECTED_MAX:
+            del self.rejected[next(iter(self.rejected))]
 
     def _rewind(self, entry: Entry) -> None:
         put_back = {int(partition) for partition in entry["cursors"]}
@@ -221,6 +258,13 @@ class QueueState:
         self._begin(entry)
         for message in _messages(entry["open"], []):
             self.open[message.address] = message
+        as_then = "rejected" in entry
+        self.rejected = {
+            address: at
+            for address, at in self.rejected.items()
+            if address[0] not in put_back or not (as_then or address[1] >= self.cursors[address[0]])
+        }
+        self.rejected |= _read_runs(entry.get("rejected", ()))
 
     def _add(self, rows: Iterable[list[Any]]) -> list[OpenMessage]:
         added = [OpenMessage(*row) for row in rows]
@@ -247,11 +291,13 @@ class QueueState:
         """The `rewound` entry that restores these partitions to this state; held messages become due at once."""
         chosen = [partition for partition in sorted(partitions) if partition in self.cursors]
         messages = [
-            replace(message, take=0, holder=None, until=0) if message.take else message
+            replace(message, take=0, holder=None, until=0, taken_at=0) if message.take else message
             for message in self.open.values()
             if message.partition in chosen
         ]
-        return {"cursors": {str(p): self.cursors[p] for p in chosen}, "open": _rows(messages, [])}
+        rejected = {address: at for address, at in self.rejected.items() if address[0] in chosen}
+        cursors = {str(p): self.cursors[p] for p in chosen}
+        return {"cursors": cursors, "open": _rows(messages, []), "rejected": _runs(rejected)}
 
     def snapshot(self) -> dict[str, Any]:
         """The state as JSON: a short list for each open message, each holder once."""
@@ -269,6 +315,7 @@ class QueueState:
                 [sequence, at, [astuple(rejection) for rejection in rejections]]
                 for sequence, (at, rejections) in self.rejecting.items()
             ],
+            "rejected": _runs(self.rejected),
             "counts": self.counts,
             "cleaned": {str(partition): cleaned for partition, cleaned in sorted(self.cleaned.items())},
         }
@@ -289,7 +336,8 @@ class QueueState:
                 for sequence, at, rejections in snapshot["rejecting"]
             },
             counts=dict(snapshot["counts"]),
-            # Missing in snapshots of older versions.
+            # These two are missing in snapshots of older versions.
+            rejected=_read_runs(snapshot.get("rejected", ())),
             cleaned={int(partition): cleaned for partition, cleaned in snapshot.get("cleaned", {}).items()},
         )
 
@@ -305,7 +353,7 @@ def _rows(messages: Iterable[OpenMessage], holders: list[Identity]) -> list[list
             holder = holders.index(message.holder)
         row = [message.partition, message.offset, message.appended_at, message.key, message.deliveries, message.take]
         # Only messages without a holder have an `until` of 0, so a holder with index 0 is never cut.
-        row += [holder, message.until, message.first_error, message.last_error]
+        row += [holder, message.until, message.first_error, message.last_error, message.taken_at, message.restored_at]
         while row[-1] in (None, 0) and len(row) > 4:
             row.pop()
         rows.append(row)
@@ -320,6 +368,26 @@ def _messages(rows: Iterable[list[Any]], holders: list[Identity]) -> list[OpenMe
             values[HOLDER_PLACE] = holders[values[HOLDER_PLACE]]
         messages.append(OpenMessage(*values))
     return messages
+
+
+def _runs(rejected: Mapping[Address, int]) -> list[list[int]]:
+    """Rejected messages as runs, [partition, offset, count, rejected at]: many are rejected together.
+
+    >>> _runs({(0, 7): 50, (0, 8): 50, (0, 9): 60})
+    [[0, 7, 2, 50], [0, 9, 1, 60]]
+    """
+    runs: list[list[int]] = []
+    for (partition, offset), at in rejected.items():
+        last = runs[-1] if runs else [-1, 0, 0, 0]
+        if [last[0], last[1] + last[2], last[3]] == [partition, offset, at]:
+            last[2] += 1
+        else:
+            runs.append([partition, offset, 1, at])
+    return runs
+
+
+def _read_runs(runs: Iterable[list[int]]) -> dict[Address, int]:
+    return {(partition, first + step): at for partition, first, count, at in runs for step in range(count)}
 
 
 # Decisions of a queue besides a take: each takes the state and returns the entries to append.
@@ -392,6 +460,28 @@ def reject(state: QueueState, receipt: str, reason: str) -> list[Entry]:
     return [_rejecting_entry(_require_held(state, receipt), "rejected", reason)]
 
 
+def restore(
+    state: QueueState, messages: Iterable[tuple[Address, int, str | None]]
+) -> tuple[list[Entry], list[Address]]:
+    """Return rejected messages, given with append time and key, to the waiting ones; also return those not rejected."""
+    known: dict[Address, list[Any]] = {}
+    unknown = []
+    for address, appended_at, key in messages:
+        if address in state.rejected:
+            known[address] = [*address, appended_at, key]
+        else:
+            unknown.append(address)
+    return [{"kind": "restored", "messages": list(known.values())}] if known else [], unknown
+
+
+def drop(state: QueueState, addresses: Iterable[Address]) -> tuple[list[Entry], list[Address]]:
+    """Forget rejected messages; also return those that are not rejected."""
+    wanted = list(dict.fromkeys(addresses))
+    known = [address for address in wanted if address in state.rejected]
+    unknown = [address for address in wanted if address not in state.rejected]
+    return [{"kind": "dropped", "messages": known}] if known else [], unknown
+
+
 def rewind(to: str, cursors: Mapping[int, int]) -> list[Entry]:
     """Move partitions to an offset: messages before it count as done, later ones as never delivered."""
     return [{"kind": "rewound", "to": to, "cursors": _cursors_json(cursors), "open": [], "unread": True}]
@@ -401,7 +491,7 @@ def rewind_to_state(to: str, earlier: QueueState, added: Mapping[int, int]) -> l
     """Restore all partitions to an earlier state. `added`: partitions it did not have, and where they begin."""
     entry = earlier.rewound_entry(earlier.cursors)
     cursors = _cursors_json(added) | entry["cursors"]
-    return [{"kind": "rewound", "to": to, "cursors": cursors, "open": entry["open"], "unread": True}]
+    return [{"kind": "rewound", **entry, "to": to, "cursors": cursors, "unread": True}]
 
 
 def delete() -> list[Entry]:

@@ -157,27 +157,42 @@ class _Choice:
         self.loose = [message for message in self.loose if message.address not in gone]
 
     def _reject_from_the_oldest(self) -> None:
-        """Both limits reject the oldest first, so one scan from the oldest on finds all messages over either."""
+        """Both limits reject the oldest first, so a scan from the oldest on finds all messages over it."""
         expires, length_max = self.settings.expires, self.settings.length_max
         if expires is None and length_max is None:
             return
         surplus = 0
         if length_max is not None:
             surplus = len(self.loose) + sum(scan.count() for scan in self.scans) - length_max
-        waiting = _build_heap([*self.loose], self.scans)
         rejected: set[Address] = set()
-        while waiting and self._rejections() < REJECTIONS_MAX:
+        if expires is not None:
+            self._reject_expired(expires, rejected)
+            self.loose = [message for message in self.loose if message.address not in rejected]
+            surplus -= len(rejected)
+        waiting = _build_heap([*self.loose], self.scans)
+        while waiting and surplus > 0 and self._rejections() < REJECTIONS_MAX:
             message, scan = _next(waiting)
-            if expires is not None and message.appended_at + expires // MICROSECOND <= self.now:
-                self._reject(message, "expired", f"waited for {show_duration(expires)}")
-            elif length_max is not None and surplus > 0:
-                self._reject(message, "length", f"more than {length_max} messages waited")
-            else:
-                break
+            self._reject(message, "length", f"more than {length_max} messages waited")
             surplus -= 1
             rejected.add((message.partition, message.offset))
             _pop(waiting, scan)
         self.loose = [message for message in self.loose if message.address not in rejected]
+
+    def _reject_expired(self, expires: timedelta, rejected: set[Address]) -> None:
+        waiting = _build_heap([*self.loose], self.scans)
+        while waiting and self._rejections() < REJECTIONS_MAX:
+            message, scan = _next(waiting)
+            if self._expires_at(message, expires) <= self.now:
+                self._reject(message, "expired", f"waited for {show_duration(expires)}")
+                rejected.add((message.partition, message.offset))
+            elif not (isinstance(message, OpenMessage) and message.restored_at):
+                # Only restored messages expire later than younger ones.
+                break
+            _pop(waiting, scan)
+
+    def _expires_at(self, message: OpenMessage | FreshRow, expires: timedelta) -> int:
+        restored_at = message.restored_at if isinstance(message, OpenMessage) else 0
+        return max(message.appended_at, restored_at) + expires // MICROSECOND
 
     def _reject(self, message: OpenMessage | FreshRow, cause: str, reason: str) -> None:
         known = isinstance(message, OpenMessage)
@@ -199,7 +214,7 @@ class _Choice:
         # An expired lease counts as due: it ended, or its holder died.
         returned = [message for message in free if message.deliveries and (message.take or message.until <= self.now)]
         parked = [message for message in free if not message.deliveries]
-        parked_count = sum(not message.deliveries for message in self.loose)
+        parked_count = sum(not message.deliveries and not message.restored_at for message in self.loose)
 
         for due in returned:
             if len(self.chosen) == count or self._rejections() >= REJECTIONS_MAX:
@@ -234,15 +249,14 @@ class _Choice:
             self.chosen.append((message, row))
 
     def _leaders(self) -> dict[str, Address]:
-        """The oldest open message of each key, in a queue ordered by key."""
+        """The oldest open message of each key, in a queue ordered by key; a held one, though an older one was restored."""
         if self.settings.ordered != BY_KEY:
             return {}
-        leaders: dict[str, OpenMessage] = {}
-        for message in [*self.held, *self.loose]:
+        leaders = {message.key: message for message in self.held if message.key is not None}
+        # Sorted by age.
+        for message in self.loose:
             if message.key is not None:
-                leader = leaders.setdefault(message.key, message)
-                if message.age_order < leader.age_order:
-                    leaders[message.key] = message
+                leaders.setdefault(message.key, message)
         return {key: leader.address for key, leader in leaders.items()}
 
     # The result
@@ -256,8 +270,7 @@ class _Choice:
     def _due_at(self) -> int | None:
         moments = [message.until for message in [*self.held, *self.loose] if message.until > self.now]
         if self.settings.expires is not None:
-            expires = self.settings.expires // MICROSECOND
-            moments += [message.appended_at + expires for message in self.loose]
+            moments += [self._expires_at(message, self.settings.expires) for message in self.loose]
         return min(moments, default=None)
 
     def _holders(self) -> list[Identity]:

@@ -3,6 +3,7 @@
     flows/<name>/flow.json          {"format": 2, "epoch": 7, "runs": {"1": {"epoch": 6, "plan": ...}, "2": {"epoch": 7, ...}}}
     flows/<name>/lock               locked while flow.json changes
     flows/<name>/v<version>/        Spark's checkpoint
+    flows/<name>/does-v<version>.json   what that version does; see `flow_description`
 
 `flow.json` is replaced atomically and synced. A run starts by raising the epoch and recording it for its version: a version
 has one current run, and a run that finds another epoch than its own is fenced. Two versions may run beside each other,
@@ -11,6 +12,8 @@ while one is rebuilt. The plan describes the program that the version's checkpoi
 A run has its `process`, and, after its end, how it `ended`; if its process died without recording an exit, it
 was killed. `stop` is a stop request of any process: the running process polls it. The next run starts without it,
 so a request that was too late, or for a dead process, never has to be withdrawn.
+
+`waits` is there while a process waits before it tries again to reach what the flow writes or reads.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
 from mainstem.batch import FlowRun
@@ -145,6 +148,7 @@ class FlowStore:
                 _check_current(known.get("runs", {}).get(str(version), {}), after)
             epoch = known.get("epoch", 0) + 1
             runs, run = known.get("runs", {}), {**facts, "process": this_process()}
+            known = {name: fact for name, fact in known.items() if name != "waits"}
             return {**known, "epoch": epoch, "runs": {**runs, str(version): run | {"epoch": epoch}}}
 
         return FlowRun(self.name, self.change(raise_epoch)["epoch"], version)
@@ -152,6 +156,21 @@ class FlowStore:
     def note(self, run: FlowRun, **facts: object) -> None:
         """Store more facts with a run. A newer run is not changed."""
         self.change(lambda known: _with_facts(known, run, facts))
+
+    def wait(self, sink: str, reason: str, since: int) -> None:
+        """Record that this process waits, since a moment in microseconds since 1970, before it tries again."""
+        waits = {"process": this_process(), "sink": sink, "reason": reason, "since": since}
+        self.change(lambda known: {**known, "waits": waits})
+
+    def wait_no_longer(self) -> None:
+        """Record that this process no longer waits."""
+
+        def without(known: dict[str, Any]) -> dict[str, Any]:
+            ours = known.get("waits", {}).get("process") == this_process()
+            return {name: fact for name, fact in known.items() if not ours or name != "waits"}
+
+        if "waits" in self.read():
+            self.change(without)
 
     def end(self, run: FlowRun, state: Literal["stopped", "failed"], error: Sequence[str] = ()) -> None:
         """Record the end of a run; `error` has a line for each part of its error. A newer run is not changed."""
@@ -211,7 +230,13 @@ class FlowStore:
             return {**known, "runs": runs}
 
         self.change(without)
+        with suppress(FileNotFoundError):
+            os.remove(self.description(version))
         self._release_holds(str(version))
+
+    def description(self, version: int) -> str:
+        """The file with what a version of the flow does."""
+        return f"{self.folder}/does-v{version}.json"
 
     def checkpoint(self, version: int) -> str:
         return f"{self.folder}/v{version}"

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mainstem.durations import show_span
 from mainstem.errors import Invalid
 from mainstem.spark.plan.catalyst_expression import condition_of
 from mainstem.spark.plan.row_expression import Condition, Expression, all_of, any_of
@@ -24,6 +25,7 @@ __all__ = [
     "Operator",
     "STAGE_OPTION",
     "attributes_of",
+    "describe_operators",
     "find_leaves_without_record",
     "fingerprint",
     "has_watermark",
@@ -85,6 +87,13 @@ STATEFUL = {
     "GlobalLimit": "limit",
 }
 
+
+# How Spark writes its windows, and the names that it gives them.
+WINDOW_TEXT = "named_struct('start', "
+WINDOW_NAMES = ("window", "session_window")
+_WINDOW_STEP = re.compile(r"precisetimestampconversion\((?P<on>[^()]+)\) - \d+L\) % (?P<slide>\d+)L")
+_WINDOW_SIZE = re.compile(r"\+ (\d+)L\)+$")
+_SESSION = re.compile(r"CAST\((?P<on>[^()]+) \+ CAST\('(?P<gap>[^']+)' AS INTERVAL\) AS TIMESTAMP\)")
 
 PER_KEY = "FlatMapGroupsInPandasWithState"
 
@@ -255,6 +264,65 @@ def _describe_state(node: Any) -> dict[str, Any]:
     elif STATEFUL[name] == "per-key state":
         found["by"] = _texts(_grouping(node), made)
     return found
+
+
+def describe_operators(rows: DataFrame) -> list[dict[str, Any]]:
+    """The stateful operators of Spark, innermost first, as a person reads them: groups, windows, aggregates, conditions."""
+    plan = rows._jdf.queryExecution().analyzed()
+    found = [_describe_operator(node) for node in nodes_of(plan) if _keeps(node)]
+    return found[::-1]
+
+
+def _describe_operator(node: Any) -> dict[str, Any]:
+    state = _describe_state(node)
+    given: dict[str, Any] = {}
+    if state["operator"] == "aggregate":
+        window = _window_below(node)
+        columns = [
+            text for text in state["by"] if not text.startswith(WINDOW_TEXT) and not (window and text in WINDOW_NAMES)
+        ]
+        given = {"by": columns, "aggregates": state["of"], **(window or {})}
+    elif state["operator"] == "join":
+        how, where = state["by"]
+        given = {"how": how.lower().replace(" ", "_"), "where": where}
+    elif "by" in state:
+        given = {"by": state["by"]}
+    return {"operator": state["operator"], "stage": None, "parameters": given}
+
+
+def _window_below(aggregate: Any) -> dict[str, str] | None:
+    """The windows by which an aggregate groups; None if it has none. Spark computes them in a projection below it."""
+    if not any(name in str(aggregate.groupingExpressions()) for name in WINDOW_NAMES):
+        return None
+    for node in nodes_of(aggregate):
+        if node.nodeName() in ("Project", "Expand"):
+            iterator = node.expressions().iterator()
+            while iterator.hasNext():
+                expression = iterator.next()
+                window = window_in((expression.child() if expression.nodeName() == "Alias" else expression).sql())
+                if window is not None:
+                    return window
+    return None
+
+
+def window_in(text: str) -> dict[str, str] | None:
+    """The windows that an expression of Spark computes, as `show_window` has them; None if it computes none.
+
+    >>> start = "precisetimestampconversion(((precisetimestampconversion(at) - 0L) % 60000000L) - 0L)"
+    >>> window_in(f"named_struct('start', {start}, 'end', precisetimestampconversion(((... - 0L) + 300000000L)))")
+    {'window': 'hopping', 'size': '5 minutes', 'slide': '1 minute', 'on': 'at'}
+    """
+    if not text.startswith(WINDOW_TEXT):
+        return None
+    if session := _SESSION.search(text):
+        return {"window": "sessions", "gap": session["gap"], "on": session["on"]}
+    step, size = _WINDOW_STEP.search(text), _WINDOW_SIZE.search(text)
+    if step is None or size is None:
+        return None
+    spans = {"size": show_span(int(size[1])) or "", "slide": show_span(int(step["slide"])) or ""}
+    if spans["size"] == spans["slide"]:
+        return {"window": "tumbling", "size": spans["size"], "on": step["on"]}
+    return {"window": "hopping", **spans, "on": step["on"]}
 
 
 def _definitions(node: Any) -> dict[int, str]:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from mainstem.errors import Invalid
-from mainstem.workbench.cli.command_arguments import HomeOption, open_home
+from mainstem.workbench.cli.command_arguments import HomeOption, open_home, split_words
 
 __all__ = ["console"]
 
@@ -27,11 +27,18 @@ def console(
     behind_proxy: Annotated[
         bool, typer.Option("--behind-proxy", help="A proxy in front of it has TLS: every request needs a token.")
     ] = False,
+    actions: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ACTION,...",
+            help="What a token with the scope act may do: stop, restore, drop; kill, for demonstrations.",
+        ),
+    ] = None,
     home: HomeOption = None,
 ) -> None:
     """Show the home in a browser: what runs, how far it is, every topic, view and queue. Ctrl-C ends it.
 
-    It needs no running flow and no Spark, and changes nothing. Only the user who runs it may read, and who has a token
+    It needs no running flow and no Spark, and changes nothing without --actions. Only the user who runs it may read, and who has a token
     (mainstem token create). On another address than this machine's own it needs TLS or a proxy, and a token for everybody.
 
     Example: mainstem console --port 8765
@@ -44,6 +51,7 @@ def console(
             detail="It is not installed.",
             hint='Install it: pip install "mainstem[console]"',
         ) from error
-    settings = ConsoleSettings(host, port, tuple(name or ()), tls_cert, tls_key, behind_proxy)
+    permitted = frozenset(split_words(actions) or ())
+    settings = ConsoleSettings(host, port, tuple(name or ()), tls_cert, tls_key, behind_proxy, permitted)
     with open_home(home) as stem:
         serve_console(stem, settings, lambda url: typer.echo(f"console at {url}"))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mainstem.stem import Mainstem
     from mainstem.workbench.cli.flow_facts import FlowFacts
 
-__all__ = ["app", "flow_json", "plot"]
+__all__ = ["app", "flow_json", "plot", "stop_flow"]
 
 
 app = new_noun()
@@ -137,10 +137,13 @@ def describe(flow: FlowArgument, *, as_json: JsonOption = False, home: HomeOptio
 
 
 def _show(it: FlowFacts) -> None:
+    from mainstem.flows.flow_description import sentence_of
+
     last = it.progress[-1] if it.progress else {}
     shown = [
         ("flow", it.flow),
         ("state", it.state if it.pid is None else f"{it.state}, process {it.pid}"),
+        *([] if it.does is None else [("does", sentence_of(it.does))]),
         ("into", it.sink),
         ("version", str(it.version)),
         ("epoch", str(it.epoch)),
@@ -149,6 +152,7 @@ def _show(it: FlowFacts) -> None:
         ("watermark", moment(last.get("watermark"), none="none")),
         *([("held back by", str(it.holders[0]))] if it.holders else []),
         *([("waits for", it.waits)] if it.waits else []),
+        *([] if it.fills is None else [("fills", str(it.fills))]),
         *([("transactions cut", _split_text(it))] if it.transactions.torn else []),
         ("keeps", _state(last)),
         *([("columnar", it.columns)] if it.columns else []),
@@ -226,6 +230,8 @@ def _state(last: dict[str, Any]) -> str:
 
 
 def flow_json(it: FlowFacts) -> dict[str, Any]:
+    from mainstem.flows.flow_description import sentence_of
+
     return {
         "flow": it.flow,
         "state": it.state,
@@ -244,10 +250,13 @@ def flow_json(it: FlowFacts) -> dict[str, Any]:
         "watermark_holders": it.holders,
         "waits_for": it.waits_for,
         "waits_for_transactions": [wait._asdict() for wait in it.transactions.waits] if it.state == "running" else [],
+        "retries": it.retries,
+        "fills": it.fills,
         "transactions_cut": it.transactions.torn,
         "columnar": it.columns or None,
         "built_for_every_batch": it.built or None,
         "sealed_files_first": it.history,
+        "does": None if it.does is None else {"text": sentence_of(it.does), **it.does},
     }
 
 
@@ -275,7 +284,7 @@ def stop(
             if facts.pid is None:
                 said, outcome, batch = f"flow {facts.flow} does not run", "not running", facts.batch
             else:
-                batch, outcome = _stop(stem, facts, limit, wait), "stopped"
+                batch, outcome = stop_flow(stem, facts, limit, wait), "stopped"
                 after = "before its first batch" if batch is None else f"after batch {batch}"
                 said = f"stopped flow {facts.flow} {after}"
             outcomes.append({"flow": facts.flow, "batch": batch, "outcome": outcome})
@@ -285,7 +294,7 @@ def stop(
             print_json(outcomes)
 
 
-def _stop(stem: Mainstem, facts: FlowFacts, limit: int, wait: str) -> int | None:
+def stop_flow(stem: Mainstem, facts: FlowFacts, limit: int, wait: str) -> int | None:
     """Stop a flow; returns its last batch."""
     from mainstem.spark.checkpoint.checkpoint_offsets import last_batch
     from mainstem.spark.checkpoint.flow_store import FlowStore, find_process

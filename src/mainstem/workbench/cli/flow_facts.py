@@ -9,14 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
+from mainstem.clock import as_datetime
 from mainstem.errors import FlowNotFound, InvalidName, TopicNotFound, did_you_mean
+from mainstem.flows.flow_description import read_description
 from mainstem.flows.flow_waits import HolderFacts, waits_for, watermark_holders
 from mainstem.flows.progress_rows import PROGRESS_TOPIC
 from mainstem.log.lag import Lag
 from mainstem.log.topic import Topic
 from mainstem.operators.stage.state_runs import StageManifests
+from mainstem.sinks.store_record import StoreRecord
 from mainstem.spark.checkpoint.checkpoint_offsets import (
     HistoryStatus,
     batch_offsets,
@@ -26,15 +30,18 @@ from mainstem.spark.checkpoint.checkpoint_offsets import (
 )
 from mainstem.spark.checkpoint.flow_store import FlowStore, find_process, flow_names
 from mainstem.spark.sources.agreed_cut import CutNote, cut_note
+from mainstem.workbench.cli.terminal_table import moment
 
 if TYPE_CHECKING:
     from mainstem.stem import Mainstem
 
 __all__ = [
+    "FillFacts",
     "FlowFacts",
     "PROGRESS_TOPIC",
     "SourceFacts",
     "StageFacts",
+    "WaitFacts",
     "flow_facts",
     "flow_lag",
     "flow_sources",
@@ -83,7 +90,7 @@ PROGRESS_ROWS = 2_000
 # The prefix of a source that is a view.
 VIEW = "view "
 
-State = Literal["running", "stopped", "failed", "killed"]
+State = Literal["running", "waiting", "stopped", "failed", "killed"]
 
 
 @dataclass(frozen=True)
@@ -100,10 +107,35 @@ class SourceFacts:
 
 
 @dataclass(frozen=True)
+class WaitFacts:
+    """Why a flow waits before it tries again, most often since its store cannot be reached."""
+
+    sink: str
+    reason: str
+    since: datetime
+
+    def __str__(self) -> str:
+        return f"{self.sink}: {self.reason}, since {moment(self.since)}"
+
+
+@dataclass(frozen=True)
+class FillFacts:
+    """The version of a store that a flow fills: how many of its records are applied."""
+
+    version: int
+    applied: int
+    records: int
+
+    def __str__(self) -> str:
+        return f"version {self.version}: {self.applied:,} of {self.records:,} records are applied"
+
+
+@dataclass(frozen=True)
 class FlowFacts:
     """A flow as it is now. `batch` is its last committed one; `progress` the last rows about it, oldest first.
 
-    A flow is `killed` if its process died without recording an exit.
+    A flow is `killed` if its process died without recording an exit, and `waiting` if its process waits before it tries
+    again.
     """
 
     flow: str
@@ -132,10 +164,18 @@ class FlowFacts:
     every_us: int | None = None
     # The transactions that its run waits for, and those that it had to split.
     transactions: CutNote = field(default_factory=CutNote)
+    # What it does: sources, operators and sink, as its last run wrote it; None if that is not known.
+    does: dict[str, Any] | None = None
+    # Why it waits before it tries again; None if it does not.
+    retries: WaitFacts | None = None
+    # The version of its store that it fills; None if readers see all that it has written.
+    fills: FillFacts | None = None
 
     @property
     def waits(self) -> str:
         """What the flow waits for; empty if it waits for nothing."""
+        if self.retries is not None:
+            return str(self.retries)
         if self.state != "running" or not self.transactions.waits:
             return "" if self.waits_for is None else str(self.waits_for)
         first, *others = self.transactions.waits
@@ -173,15 +213,21 @@ def flow_facts(stem: Mainstem, name: str, progress: dict[str, list[dict[str, Any
     version = _shown_version(stem, store)
     run = store.of_version(version)
     process, ended = find_process(run), run.get("ended", {})
+    waits = store.read().get("waits", {})
+    waiting = find_process(waits)
     checkpoint = store.checkpoint(version)
     rows = (last_progress(stem) if progress is None else progress).get(name, [])
     return FlowFacts(
         flow=name,
-        state="running" if process else ended.get("state", "killed"),
-        pid=process["pid"] if process else None,
+        state="waiting"
+        if waiting
+        else "running"
+        if process
+        else ended.get("state", "killed" if run or waits else "stopped"),
+        pid=waiting["pid"] if waiting else process["pid"] if process else None,
         version=version,
         epoch=run.get("epoch", 0),
-        sink=run.get("sink", ""),
+        sink=run.get("sink", waits.get("sink", "")),
         batch=last_batch(checkpoint),
         sources=tuple(flow_sources(stem, checkpoint, run.get("sources", []))),
         error=tuple(ended.get("error", ())),
@@ -195,7 +241,22 @@ def flow_facts(stem: Mainstem, name: str, progress: dict[str, list[dict[str, Any
         built=run.get("built", ""),
         columns=run.get("columns", ""),
         transactions=cut_note(checkpoint),
+        does=read_description(store, version),
+        retries=WaitFacts(waits["sink"], waits["reason"], as_datetime(waits["since"])) if waiting else None,
+        fills=_fills(stem, run.get("sink", ""), version, checkpoint),
     )
+
+
+def _fills(stem: Mainstem, sink: str, version: int, checkpoint: str) -> FillFacts | None:
+    kind, _, name = sink.partition(" ")
+    if kind != "store" or (known := StoreRecord(stem.home, name).read()).version != version or not known.until:
+        return None
+    batch = last_batch(checkpoint)
+    applied = {} if batch is None else batch_offsets(checkpoint, batch)
+    wanted = [(topic, number, end) for topic, ends in known.until.items() for number, end in ends.items()]
+    done = sum(min(end, applied.get(topic, {}).get(number, 0)) for topic, number, end in wanted)
+    records = sum(end for _, _, end in wanted)
+    return FillFacts(version, done, records) if done < records else None
 
 
 def _shown_version(stem: Mainstem, store: FlowStore) -> int:

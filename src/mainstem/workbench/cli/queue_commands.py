@@ -24,6 +24,7 @@ from mainstem.workbench.cli.command_tree import new_noun
 from mainstem.workbench.cli.error_text import with_facts
 from mainstem.workbench.cli.json_output import AllColumnsOption, JsonOption, RowsJsonOption, print_json, print_outcome
 from mainstem.workbench.cli.list_entry import entries_by_topic, json_entry, table_row
+from mainstem.workbench.cli.queue_messages import open_messages, show_messages
 from mainstem.workbench.cli.terminal_table import (
     ALL_COLUMNS,
     LAG_COLUMNS,
@@ -40,7 +41,8 @@ from mainstem.workbench.cli.terminal_table import (
 
 if TYPE_CHECKING:
     from mainstem.log.queues.message import Message
-    from mainstem.log.queues.queue import Queue, QueueDescription
+    from mainstem.log.queues.queue import Queue
+    from mainstem.log.queues.queue_description import QueueDescription
     from mainstem.log.topic import Topic
     from mainstem.stem import Mainstem
 
@@ -251,7 +253,7 @@ def list_queues(
 
 def _list_row(it: QueueDescription) -> list[str]:
     return [
-        it.topic, it.name, show_count(it.held), show_count(it.returned), show_count(it.parked), show_count(_count_rejected(it)),
+        it.topic, it.name, show_count(it.held), show_count(it.returned), show_count(it.parked), show_count(it.rejected),
         *lag_cells(it.lag),
     ]  # fmt: skip
 
@@ -262,40 +264,38 @@ def queue_json(it: QueueDescription) -> dict[str, Any]:
         "queue": it.name,
         "rejected_topic": it.rejected_topic,
         "settings": it.settings.to_json(),
+        "waiting": it.waiting,
         "held": it.held,
         "returned": it.returned,
         "due": it.due,
+        "delayed": it.returned - it.due,
         "parked": it.parked,
         "rejecting": it.rejecting,
-        "rejected": _count_rejected(it),
+        "rejected": it.rejected,
         "cursors": it.cursors,
         "counts": it.counts,
         "lag": it.lag,
     }
 
 
-_NOT_REJECTED = frozenset({"delivered", "redelivered", "acknowledged", "released"})
-
-
-def _count_rejected(facts: QueueDescription) -> int:
-    """All rejected messages, whatever the cause: the sum of the other counters."""
-    return sum(count for name, count in facts.counts.items() if name not in _NOT_REJECTED)
-
-
 @app.command()
 def describe(
     topic: TopicArgument, queue: QueueArgument, *, as_json: JsonOption = False, home: HomeOption = None
 ) -> None:
-    """Describe a queue: its settings, the states of its messages, and its counters.
+    """Describe a queue: its settings, its counters, and its held, delayed, parked and rejected messages.
+
+    Of each kind up to 100 messages are shown: of the rejected ones the last, of the others the oldest.
 
     Example: mainstem queue describe orders emails
     """
     with open_home(home) as stem:
-        facts = _open_existing(stem, topic, queue).describe()
+        found = _open_existing(stem, topic, queue)
+        facts, messages = found.describe(), open_messages(found)
         if as_json:
-            print_json(queue_json(facts))
+            print_json({**queue_json(facts), "messages": messages})
             return
         _show(facts)
+        show_messages(messages)
 
 
 def _show(facts: QueueDescription) -> None:
@@ -322,9 +322,9 @@ def _show(facts: QueueDescription) -> None:
     )
     typer.echo()
     show_table(
-        [Column("held", "right"), Column("returned", "right"), Column("of them due", "right"),
-         Column("parked", "right"), *LAG_COLUMNS],
-        [[show_count(facts.held), show_count(facts.returned), show_count(facts.due), show_count(facts.parked), *lag_cells(facts.lag)]],
+        [Column("waiting", "right"), Column("held", "right"), Column("returned", "right"), Column("of them due", "right"),
+         Column("parked", "right"), Column("rejected", "right"), *LAG_COLUMNS],
+        [[show_count(facts.waiting), show_count(facts.held), show_count(facts.returned), show_count(facts.due), show_count(facts.parked), show_count(facts.rejected), *lag_cells(facts.lag)]],
     )  # fmt: skip
 
 
@@ -416,6 +416,73 @@ def reject(
     with open_home(home) as stem:
         found = _open_existing(stem, topic, queue)
         _each(topic, queue, receipts, "rejected", lambda receipt: found.reject(receipt, reason), as_json=as_json)
+
+
+PositionsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[POSITION...]", help="Their positions, as `queue describe` shows them: 0:17."),
+]
+AllOption = Annotated[bool, typer.Option("--all", help="All rejected messages.")]
+
+
+@app.command()
+def restore(
+    topic: TopicArgument,
+    queue: QueueArgument,
+    positions: PositionsArgument = None,
+    *,
+    every: AllOption = False,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+    home: HomeOption = None,
+) -> None:
+    """Deliver rejected messages again (redrive), as if never delivered. A message is restored once.
+
+    Example: mainstem queue restore orders emails 0:17
+    """
+    with open_home(home) as stem:
+        found = _open_existing(stem, topic, queue)
+        wanted = _rejected_positions(found, positions, "Restore", every=every, yes=yes)
+        found.restore(wanted)
+        _print_settled(topic, queue, wanted, "restored", as_json=as_json)
+
+
+@app.command()
+def drop(
+    topic: TopicArgument,
+    queue: QueueArgument,
+    positions: PositionsArgument = None,
+    *,
+    every: AllOption = False,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+    home: HomeOption = None,
+) -> None:
+    """Drop rejected messages: they cannot be restored any more. Their rows stay in TOPIC.QUEUE.rejected.
+
+    Example: mainstem queue drop orders emails 0:17
+    """
+    with open_home(home) as stem:
+        found = _open_existing(stem, topic, queue)
+        wanted = _rejected_positions(found, positions, "Drop", every=every, yes=yes)
+        found.drop(wanted)
+        _print_settled(topic, queue, wanted, "dropped", as_json=as_json)
+
+
+def _rejected_positions(queue: Queue, given: list[str] | None, done: str, *, every: bool, yes: bool) -> list[str]:
+    if every == bool(given):
+        raise typer.BadParameter("give positions, or --all for every rejected message", param_hint="POSITION")
+    if given:
+        return list(dict.fromkeys(given))
+    found = [f"{partition}:{offset}" for partition, offset in queue.rejected_positions()]
+    if found and not yes:
+        confirm(f'{done} {show_count(len(found), "rejected message")} of queue "{queue.name}"?')
+    return found
+
+
+def _print_settled(topic: str, queue: str, positions: list[str], done: str, *, as_json: bool) -> None:
+    said = f"{done} {show_count(len(positions), 'message')}"
+    print_outcome(done, said, as_json=as_json, topic=topic, queue=queue, positions=positions)
 
 
 @app.command()

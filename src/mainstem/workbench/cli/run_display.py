@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mainstem.clock import Clock, as_datetime
-from mainstem.errors import MainstemError, summary_of
+from mainstem.errors import MainstemError, reason_of
 from mainstem.flows.flow_waits import HolderFacts, waits_for, way_to_learn_more
 from mainstem.flows.run_notes import batch_text
 from mainstem.log.flow_cut import Holder
@@ -169,6 +169,8 @@ class FlowStatus:
     waits_for: HolderFacts | Holder | None = None
     # Why it waits to restart; else empty.
     retried_after: str = ""
+    # What became of its store in this run, oldest first.
+    notes: tuple[str, ...] = ()
 
     def figures(self) -> FlowFigures:
         """For Prometheus."""
@@ -206,6 +208,7 @@ class FlowStatus:
             "lag_seconds": self.lag.seconds, "watermark": None if last.watermark is None else last.watermark.replace("+00:00", "Z"), "state_rows": last.state_rows,
             "state_bytes": last.state_bytes, "batch_ms": last.batch_ms, "restarts": self.restarts,
             "waits_for": None if self.waits_for is None else str(self.waits_for),
+            "retried_after": self.retried_after or None,
         }  # fmt: skip
 
 
@@ -244,10 +247,14 @@ class RunStatus:
             0 if run is None else self._counts.restarts(handle.name, run.epoch),
             batch,
             None if checkpoint is None else self._waits_for(handle, checkpoint),
-            summary_of(handle.retried_after)
-            if handle.state == "waiting to restart" and handle.retried_after is not None
-            else "",
+            self._retried_after(handle),
+            tuple(handle.notes),
         )
+
+    def _retried_after(self, handle: FlowHandle) -> str:
+        if handle.state != "waiting to restart" or handle.retried_after is None or handle.waiting_since is None:
+            return ""
+        return f"{reason_of(handle.retried_after)}, since {moment(as_datetime(handle.waiting_since))}"
 
     def _waits_for(self, handle: FlowHandle, checkpoint: str) -> HolderFacts | Holder | None:
         """Time is looked up for flows whose last batch gave nothing, and for all of them when they have ended."""
@@ -299,6 +306,19 @@ class RunDisplay(Protocol):
         """End the display."""
 
 
+class NewNotes:
+    """The notes about flows that were not shown yet."""
+
+    def __init__(self) -> None:
+        self._shown: dict[str, int] = {}
+
+    def take(self, statuses: Sequence[FlowStatus]) -> list[tuple[FlowStatus, str]]:
+        """Those that are new since the last call."""
+        found = [(it, note) for it in statuses for note in it.notes[self._shown.get(it.flow, 0) :]]
+        self._shown |= {it.flow: len(it.notes) for it in statuses}
+        return found
+
+
 def run_display(clock: Clock, *, as_json: bool) -> RunDisplay:
     """The display for this output."""
     if as_json:
@@ -311,11 +331,14 @@ class LiveTable:
 
     def __init__(self) -> None:
         self._console = Console(highlight=False)
+        self._notes = NewNotes()
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._live.start()
 
     def show(self, statuses: Sequence[FlowStatus]) -> None:
         lines = [Text(line, style="dim", overflow="fold") for line in waiting_lines(statuses)]
+        for it, note in self._notes.take(statuses):
+            self._console.print(f"{it.flow}: {note}", markup=False)
         self._live.update(Group(live_table(statuses, self._console), *lines), refresh=True)
 
     def print_apart(self, say: Callable[[], None]) -> None:
@@ -402,8 +425,11 @@ class BatchLines:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._told: dict[str, tuple[str, int | None]] = {}
+        self._notes = NewNotes()
 
     def show(self, statuses: Sequence[FlowStatus]) -> None:
+        for it, note in self._notes.take(statuses):
+            typer.echo(self._note(it, note))
         for it in statuses:
             now = (it.state, it.progress.batch)
             if now != self._told.get(it.flow, ("starting", None)):
@@ -412,6 +438,9 @@ class BatchLines:
 
     def _line(self, it: FlowStatus) -> str:
         return f"{moment(as_datetime(self._clock.now()))}  {batch_line(it)}"
+
+    def _note(self, it: FlowStatus, note: str) -> str:
+        return f"{moment(as_datetime(self._clock.now()))}  {it.flow}: {note}"
 
     def print_apart(self, say: Callable[[], None]) -> None:
         say()
@@ -425,6 +454,9 @@ class JsonLines(BatchLines):
 
     def _line(self, it: FlowStatus) -> str:
         return json.dumps(it.to_json(), ensure_ascii=False)
+
+    def _note(self, it: FlowStatus, note: str) -> str:
+        return json.dumps({"flow": it.flow, "note": note}, ensure_ascii=False)
 
 
 def batch_line(it: FlowStatus) -> str:

@@ -23,6 +23,7 @@ from mainstem.workbench.cli.flow_commands import flow_json
 from mainstem.workbench.cli.flow_facts import flow_facts, known_flows, last_progress
 from mainstem.workbench.cli.list_entry import Unreadable, entries_by_topic, json_entry, try_look
 from mainstem.workbench.cli.queue_commands import queue_json
+from mainstem.workbench.cli.queue_messages import open_messages
 from mainstem.workbench.cli.topic_commands import TopicFacts, topic_facts
 from mainstem.workbench.cli.view_commands import version_json, version_lag, view_facts, view_json
 from mainstem.workbench.console.console_answer import JsonResponse
@@ -179,7 +180,8 @@ class _ReadApi:
 
     def queue(self, request: Request) -> Any:
         topic = check_own_name(request.path_params["topic"], "topic")
-        return queue_json(self._stem.topic(topic).open_queue(request.path_params["queue"]).describe())
+        queue = self._stem.topic(topic).open_queue(request.path_params["queue"])
+        return {**queue_json(queue.describe()), "messages": open_messages(queue)}
 
     # Names
 

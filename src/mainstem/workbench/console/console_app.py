@@ -19,6 +19,7 @@ from mainstem.errors import MainstemError
 from mainstem.workbench.access_tokens import AccessTokens
 from mainstem.workbench.cli.error_text import of_system
 from mainstem.workbench.console.console_access import AccessGate, AccessRules, log_in, log_out
+from mainstem.workbench.console.console_actions import ConsoleActions
 from mainstem.workbench.console.console_answer import JsonResponse, error_body, error_status, read_json
 from mainstem.workbench.console.console_api import api_routes
 from mainstem.workbench.console.event_stream import EventStream
@@ -33,9 +34,9 @@ PAGE = Path(__file__).parent / "page"
 WORDS = {404: "there is no such page", 405: "this address takes no such request", 413: "the request is too large"}
 
 
-def console_app(hub: StreamHub, rules: AccessRules, tokens: AccessTokens) -> ASGIApp:
+def console_app(hub: StreamHub, rules: AccessRules, tokens: AccessTokens, permitted: frozenset[str]) -> ASGIApp:
     """The application behind its gate."""
-    queries = SqlAnswers(hub.home.stem)
+    queries, actions = SqlAnswers(hub.home.stem), ConsoleActions(hub.home.stem, permitted)
 
     async def stream(request: Request) -> Response:
         return EventStream(request, hub)
@@ -49,13 +50,14 @@ def console_app(hub: StreamHub, rules: AccessRules, tokens: AccessTokens) -> ASG
 
     async def session(request: Request) -> Response:
         visitor = request.state.visitor
-        return JsonResponse({"who": visitor.who, "scope": visitor.scope, "actions": []})
+        return JsonResponse({"who": visitor.who, "scope": visitor.scope, "actions": actions.of(visitor.scope)})
 
     app = Starlette(
         routes=[
             *api_routes(hub.home),
             Route("/api/stream", stream, methods=["GET"]),
             Route("/api/query", query, methods=["POST"]),
+            Route("/api/actions/{action}", actions.respond, methods=["POST"]),
             Route("/api/session", session, methods=["GET"]),
             Route("/api/login", login, methods=["POST"]),
             Route("/api/logout", log_out, methods=["POST"]),

@@ -15,6 +15,7 @@ from mainstem.errors import Invalid, Unavailable
 from mainstem.stem import Mainstem
 from mainstem.workbench.access_tokens import AccessTokens
 from mainstem.workbench.console.console_access import AccessRules
+from mainstem.workbench.console.console_actions import ACTIONS
 from mainstem.workbench.console.console_app import console_app
 from mainstem.workbench.console.console_protocol import ConsoleProtocol
 from mainstem.workbench.console.stream_feed import StreamHub
@@ -36,6 +37,7 @@ class ConsoleSettings:
     tls_cert: str | None = None
     tls_key: str | None = None
     behind_proxy: bool = False
+    actions: frozenset[str] = frozenset()
 
     @property
     def is_local(self) -> bool:
@@ -55,6 +57,12 @@ class ConsoleSettings:
 
     def check(self, tokens: AccessTokens) -> None:
         """Raise if it would be open to others, or if nobody could come in."""
+        if unknown := sorted(self.actions - set(ACTIONS)):
+            raise Invalid(
+                f'"{unknown[0]}" is no action of the console',
+                detail=f"There are: {', '.join(ACTIONS)}.",
+                hint=f"For example: --actions {','.join(ACTIONS[:3])}",
+            )
         if (self.tls_cert is None) != (self.tls_key is None):
             raise Invalid(
                 "TLS needs a certificate and its key",
@@ -83,7 +91,7 @@ def serve_console(stem: Mainstem, settings: ConsoleSettings, tell: Callable[[str
     host, port = listener.getsockname()[:2]
     hub = StreamHub(WatchedHome(stem))
     config = uvicorn.Config(
-        console_app(hub, settings.rules(port), tokens), http=ConsoleProtocol, ws="none", lifespan="off",
+        console_app(hub, settings.rules(port), tokens, settings.actions), http=ConsoleProtocol, ws="none", lifespan="off",
         log_level="warning", access_log=False, server_header=False, proxy_headers=False, timeout_graceful_shutdown=1,
         limit_concurrency=CONNECTIONS_MAX, ssl_certfile=settings.tls_cert, ssl_keyfile=settings.tls_key,
     )  # fmt: skip

@@ -29,7 +29,7 @@ from mainstem.workbench.console.json_body import exact_json
 from mainstem.workbench.console.spoken_durations import spoken_seconds
 
 if TYPE_CHECKING:
-    from mainstem.log.queues.queue import QueueDescription
+    from mainstem.log.queues.queue_description import QueueDescription
     from mainstem.stem import Mainstem
 
 __all__ = ["home_map", "last_activity"]
