@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import uuid
@@ -499,3 +500,26 @@ def test_a_writer_with_two_commits_is_caught(tmp_path: Path) -> None:
 @pytest.mark.long
 class TestKilledDeltaStore(TestDeltaStore):
     kills = 20
+
+
+@pytest.mark.forks
+def test_a_forked_process_is_told_why_it_cannot_use_the_table(tmp_path: Path) -> None:
+    trial = trial_in(tmp_path)
+    trial.write(trial.begin(1), 0, batch_of(0))
+    reads, writes = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            trial.rows()
+            os.write(writes, b"read")
+        except Invalid as error:
+            os.write(writes, "\n".join((error.summary, error.detail, error.hint)).encode())
+        finally:
+            os._exit(0)
+    os.close(writes)
+    with open(reads) as answer:
+        summary, detail, hint = answer.read().splitlines()
+    os.waitpid(child, 0)
+    assert summary == f"{trial.backend.location} cannot be used in a forked process"
+    assert f"before it forked process {child}" in detail
+    assert "spawn" in hint
+    assert trial.rows() == rows_after(0)
