@@ -1,8 +1,11 @@
 """mainstem activity: what happened in a home, newest last."""
 
+from contextlib import closing
 from typing import ClassVar
 
-from mainstem.batch import FlowRun
+import pyarrow as pa
+
+from mainstem.batch import Batch, FlowRun
 from mainstem.errors import Fenced, FlowFailed, Unavailable
 from mainstem.flows.flow_activity import FlowActivity
 from mainstem.log.embedded.embedded_log import EmbeddedLog
@@ -83,3 +86,18 @@ def test_a_flow_notes_a_wait_once_and_few_rows_a_minute(tmp_path, clock):
         ("Port 5432.", "Start it."), ("Port 5432.", "Start it."), ("Facts.", "Way out."),
     ]  # fmt: skip
     log.close()
+
+
+def test_a_version_that_is_put_to_use_is_noted(cli, stem):
+    rows = pa.table({"store": ["Berlin"], "amount": [12]})
+    run = FlowRun("revenue", epoch=1)
+    with closing(stem.view("revenue", key="store")) as view:
+        view.writer(run, rows.schema).writer.apply(rows, Batch(0, run))
+        assert view.new_version() == 2
+
+    cli("view", "versions", "revenue", "--use", "2")
+
+    [row] = cli("activity", "--of", "revenue", "--json").json
+    assert (row["subject"], row["what"], row["version"], row["text"]) == (
+        "view", "version used", 2, 'view "revenue" shows version 2 now',
+    )  # fmt: skip
