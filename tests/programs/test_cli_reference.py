@@ -29,7 +29,7 @@ def commands() -> list[str]:
 def words_of(command: str) -> tuple[str, ...]:
     """The noun and the verb."""
     found = re.search(
-        r"mainstem (init|query|search|compare|sql|completion|check|run|(?:topic|group|queue|flow|view|store|capture|home) \w+|--help)",
+        r"mainstem (init|query|search|compare|sql|completion|check|run|activity|(?:token|topic|group|queue|flow|view|store|capture|home) \w+|--help)",
         command,
     )
     return tuple(found[1].split()) if found else ()
@@ -78,6 +78,8 @@ def test_the_page_shows_every_command():
         *(("flow", verb) for verb in ["list", "describe", "stop"]),
         *(("view", verb) for verb in ["list", "describe", "read", "get", "versions", "rebuild", "drop"]),
         *(("store", verb) for verb in ["list", "describe", "rebuild"]),
+        *(("token", verb) for verb in ["create", "list"]),
+        ("activity",),
         ("compare",),
         ("search",),
         ("capture", "list"),
