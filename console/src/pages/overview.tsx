@@ -120,7 +120,7 @@ function Chooser({ whole, shown, home, chosen }: { whole: number; shown: number;
       <label>
         Around
         <select class="field" value={chosen ?? ""} onChange={(event) => alter({ around: event.currentTarget.value })}>
-          <option value="">what wants a look</option>
+          <option value="">what flows</option>
           {home.nodes.map((node) => (
             <option value={node.id} key={node.id}>
               {node.kind} {node.name}
@@ -129,7 +129,7 @@ function Chooser({ whole, shown, home, chosen }: { whole: number; shown: number;
         </select>
       </label>
       <span class="small dim">
-        {shown} of {counted(whole, "node")}: two steps around it
+        {shown} of {counted(whole, "node")}{chosen ? ": two steps around it" : ""}
       </span>
     </div>
   );
