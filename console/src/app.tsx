@@ -52,7 +52,7 @@ function useCount(value: unknown): number {
 
 function Page({ address, home, facts, live }: { address: Address; home: Home; facts: HomeFacts; live: number }): ComponentChildren {
   const [section = "", name, more] = address.path;
-  if (section === "") return <Overview home={home} address={address} />;
+  if (section === "") return <Overview home={home} address={address} live={live} />;
   if (section === "query") return <QueryPage address={address} home={facts} />;
   const kind = { flows: "flow", topics: "topic", views: "view", queues: "queue" }[section] as Listed | undefined;
   if (kind && name === undefined) return <Listing kind={kind} facts={facts} />;

@@ -106,8 +106,10 @@ function linesOf(node: HomeNode, now: number): [string, string] {
       if (node.state !== "running") return [node.state, behind(node)];
       return [behind(node), node.waits_for ? "watermark held back" : node.too_late ? `${count(node.too_late)} too late` : node.late ? `${count(node.late)} late, corrected` : `batch ${node.batch ?? "none"}`];
     case "view":
+      if (node.rows === undefined) return ["as it was: not kept", ""];
       return [counted(node.rows ?? 0, "row"), node.applied_at ? `changed ${ago(instant(node.applied_at), now)}` : "no rows yet"];
     case "queue":
+      if (node.lag_records === undefined) return ["as it was: not kept", ""];
       return [`${count(node.lag_records ?? 0)} waiting, ${count(node.held ?? 0)} held`, node.rejected ? `${count(node.rejected)} rejected` : "none rejected"];
     default:
       return [node.state, node.sentence];

@@ -55,7 +55,7 @@ export function Value({ value, short = SHOWN }: { value: unknown; short?: number
   const shown = cut ? [...text.slice(0, short)].slice(0, short - 1).join("") : text;
   return (
     <>
-      <bdi class="value">{visible(shown)}</bdi>
+      <bdi class={text.length <= 40 && !text.includes("\n") ? "value short" : "value"}>{visible(shown)}</bdi>
       {cut && (
         <button type="button" class="more" onClick={() => setOpen(true)}>
           …{text.length - shown.length} more characters

@@ -3,6 +3,7 @@ wrong. Each look of each page is kept as a picture in build/screenshots."""
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,13 +15,12 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from mainstem.stem import Mainstem
-from tests.needs import needs
+from tests.needs import cannot_run, needs
 from tests.workbench.console_home import make_shop
 
 pytestmark = [
     needs("chromium-headless-shell", command="chromium-headless-shell"),
     pytest.mark.starts_servers,
-    pytest.mark.xdist_group("console"),
 ]
 
 REPOSITORY = Path(__file__).parent.parent.parent
@@ -99,9 +99,11 @@ def console(shop) -> Iterator[Console]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    if not AXE.exists():
+        cannot_run("console/node_modules", "`make setup` installs them")
     options = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path="/usr/bin/chromium-headless-shell", args=options)
+        opened = playwright.chromium.launch(executable_path=shutil.which("chromium-headless-shell"), args=options)
         yield opened
         opened.close()
 
@@ -303,7 +305,54 @@ def test_a_row_that_is_appended_comes_by_itself(shop, console, watched):
 
     shop.topic("mails").append([{"order_id": "o-7777", "address": "a@example.org", "text": "just now"}])
 
-    expect(page.locator("tr.lit, tr").filter(has_text="o-7777").first).to_be_visible(timeout=MS_MAX)
+    expect(page.locator("tr.lit").filter(has_text="o-7777").first).to_be_visible(timeout=MS_MAX)
+
+
+def test_a_view_is_read_by_pages_and_by_its_key(console, watched):
+    page, errors = watched()
+    page.goto(f"{console.address}#/views/revenue")
+    rows = page.locator("tbody tr")
+    expect(rows).to_have_count(25, timeout=MS_MAX)
+
+    page.get_by_role("button", name="Next rows").click()
+    expect(rows.first).to_contain_text("Vienna", timeout=MS_MAX)
+    page.get_by_label("Key").fill("Lisbon")
+    page.keyboard.press("Enter")
+    expect(rows.first).to_contain_text("Lisbon", timeout=MS_MAX)
+    assert set(page.locator("tbody tr td:first-child").all_inner_texts()) == {"Lisbon"}
+    assert errors == []
+
+
+def test_the_overview_goes_back_in_time(console, watched):
+    page, errors = watched()
+    page.goto(console.address)
+    page.get_by_label("Time shown").focus()
+
+    for _ in range(18):
+        page.keyboard.press("ArrowLeft")
+
+    expect(page.locator(".then-banner")).to_contain_text("As it was at", timeout=MS_MAX)
+    expect(page.locator("h1")).to_contain_text("ran", timeout=MS_MAX)
+    assert "at=" in page.url
+    assert (axe_findings(page), errors) == ([], [])
+
+
+def test_eight_tabs_are_all_live_and_stay_so(shop, console, browser):
+    # A browser opens six connections to a server; a stream for each tab would leave the seventh without a page.
+    context = browser.new_context()
+    pages = [context.new_page() for _ in range(8)]
+    for page in pages:
+        page.goto(f"{console.address}#/topics")
+
+    for page in pages:
+        expect(page.locator(".live")).to_contain_text("live", timeout=MS_MAX)
+        expect(page.locator("tbody tr").first).to_be_visible(timeout=MS_MAX)
+    # The tab that reads the stream is closed: another one goes on.
+    pages[0].close()
+    shop.create_topic("after_the_first_tab", schema="n INT")
+    for page in pages[1:]:
+        expect(page.locator("tbody")).to_contain_text("after_the_first_tab", timeout=MS_MAX)
+    context.close()
 
 
 def test_nothing_moves_for_who_wants_that(browser, console):

@@ -52,9 +52,12 @@ export function KindIcon({ kind }: { kind: Kind }) {
 
 const HEALTH_WORDS: Record<Health, string> = { well: "", held: "held back", bad: "wants a look", still: "not running" };
 
-/** The chosen node and what is at most two steps from it; everything if that is not much. */
+/** The chosen node and what is at most two steps from it; everything, or everything that has an edge, if that is not much. */
 export function around(nodes: MapNode[], edges: MapEdge[], chosen: string | null): { nodes: MapNode[]; edges: MapEdge[] } {
   if (nodes.length <= NODES_MAX) return { nodes, edges };
+  const ends = new Set(edges.flatMap(({ from, to }) => [from, to]));
+  const joined = nodes.filter((node) => ends.has(node.id) || node.health === "bad");
+  if (chosen === null && joined.length && joined.length <= NODES_MAX) return { nodes: joined, edges };
   const first = chosen ?? (nodes.find((node) => node.health === "bad") ?? nodes.find((node) => node.kind === "flow") ?? nodes[0])?.id;
   const near = new Set(first === undefined ? [] : [first]);
   for (let step = 0; step < STEPS; step++) {

@@ -91,9 +91,20 @@ function RecordList({ path, subject, address, now }: { path: string; subject: st
   const newest = position === "";
   const tick = useTick(newest ? subject : null);
   const busy = useRef(false);
+  // What came while a read was under way: a reason for another one.
+  const missed = useRef(false);
+  const fading = useRef<ReturnType<typeof setTimeout> | undefined>(undefined);
+  const latest = useRef(shown);
+  const show = (next: typeof shown) => {
+    latest.current = next;
+    setShown(next);
+  };
 
   const look = async (cursor: string | null, add: boolean) => {
-    if (busy.current) return;
+    if (busy.current) {
+      missed.current = true;
+      return;
+    }
     busy.current = true;
     const asked = new AbortController();
     const slow = setTimeout(() => setLooking(asked), 300);
@@ -104,32 +115,37 @@ function RecordList({ path, subject, address, now }: { path: string; subject: st
       if (filter) query.set("filter", filter);
       const found = await ask<Records>(`${path}?${query}`, { signal: asked.signal });
       setProblem(null);
-      setShown((before) => {
-        const known = add && before ? before.rows : [];
-        const names = new Set(known.map(recordName));
-        const fresh = found.rows.filter((row) => !names.has(recordName(row)));
-        if (add && newest && fresh.length) {
-          setLit(new Set(fresh.map(recordName)));
-          setTimeout(() => setLit(new Set()), LIT_MS);
-        }
-        const rows = newest ? [...fresh, ...known].sort(byTime).slice(0, ROWS_MAX) : [...known, ...fresh].slice(-ROWS_MAX);
-        return { columns: found.columns, rows, cursor: found.cursor, at_end: found.at_end, looked: (add && before ? before.looked : 0) + found.looked };
-      });
+      const before = add ? latest.current : null;
+      const known = before?.rows ?? [];
+      const names = new Set(known.map(recordName));
+      const fresh = found.rows.filter((row) => !names.has(recordName(row)));
+      const rows = newest ? [...fresh, ...known].sort(byTime).slice(0, ROWS_MAX) : [...known, ...fresh].slice(-ROWS_MAX);
+      show({ columns: found.columns, rows, cursor: found.cursor, at_end: found.at_end, looked: (before?.looked ?? 0) + found.looked });
+      if (before && newest && fresh.length) {
+        setLit(new Set(fresh.map(recordName)));
+        clearTimeout(fading.current);
+        fading.current = setTimeout(() => setLit(new Set()), LIT_MS);
+      }
     } catch (error) {
       if (!asked.signal.aborted) setProblem(problemFrom(error));
     } finally {
       clearTimeout(slow);
       setLooking(null);
       busy.current = false;
+      if (missed.current) {
+        missed.current = false;
+        if (newest && latest.current) void look(latest.current.cursor, true);
+      }
     }
   };
   useEffect(() => {
     setWanted({ position, filter });
-    setShown(null);
+    show(null);
     void look(null, false);
   }, [path, position, filter]);
   useEffect(() => {
-    if (newest && shown) void look(shown.cursor, true);
+    if (newest && latest.current) void look(latest.current.cursor, true);
+    else missed.current = busy.current;
   }, [tick]);
 
   const submit = (event: Event) => {
