@@ -156,9 +156,9 @@ VALUES: list[tuple[pa.DataType, list[Any]]] = [
 
 Seen = TypeVar("Seen")
 # A reader that waits longer is waiting for a lock of the writer.
-LOOK_SECONDS_MAX = 1.0
+LOOK_SECONDS_MAX = 5.0
 # After so many of these, nobody looks any more.
-LOCKED_MAX = 3
+LOCKED_MAX = 2
 # Modules that only compute: no store is another one after their lines.
 COMPUTING = {
     "abc", "codecs", "collections", "contextlib", "copy", "dataclasses", "enum", "functools", "genericpath", "importlib", "json",
