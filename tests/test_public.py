@@ -51,7 +51,7 @@ def test_errors_lists_what_it_defines():
 
 
 def test_every_error_can_be_had_from_the_root():
-    assert set(errors.__all__) - {"did_you_mean", "summary_of"} <= set(mainstem.__all__)
+    assert set(errors.__all__) - {"did_you_mean", "reason_of", "summary_of"} <= set(mainstem.__all__)
 
 
 def test_what_type_checkers_see_is_what_is_there():

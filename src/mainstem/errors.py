@@ -67,6 +67,7 @@ __all__ = [
     "Unavailable",
     "ViewNotFound",
     "did_you_mean",
+    "reason_of",
     "summary_of",
 ]
 

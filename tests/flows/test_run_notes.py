@@ -33,7 +33,9 @@ def terminal(monkeypatch):
 
 def handle(**progress: int) -> Any:
     run, planned = SimpleNamespace(flow="revenue", version=1), SimpleNamespace(stages=["windowed-0"])
-    return SimpleNamespace(name="revenue", run=run, planned=planned, progress=FlowProgress(**progress), written={})
+    return SimpleNamespace(
+        name="revenue", run=run, planned=planned, progress=FlowProgress(**progress), written={}, notes=[]
+    )
 
 
 def test_a_batch_is_a_line():
@@ -56,6 +58,22 @@ def test_a_batch_without_output_says_what_it_waits_for_and_once_where_to_look(te
         "mainstem: revenue: batch 0, 3 rows in, 0 out: waits for users, partition 0, where no record has a time yet, 20 ms, 0 behind",
         f"mainstem: mainstem flow describe revenue shows more; {EMPTY_VIEW_PAGE} says what to do",
         "mainstem: revenue: batch 1, 3 rows in, 0 out: waits for users, partition 0, where no record has a time yet, 20 ms, 0 behind",
+    ]
+
+
+def test_what_became_of_a_store_is_said_once(terminal):
+    shown = terminal()
+    notes, flow = RunNotes(SimpleNamespace(home="nowhere")), handle(batch=0)
+    flow.notes.append('store "cache" has lost everything: version 2 is filled from the log')
+    notes.batch(flow)
+    flow.notes.append('version 2 of store "cache" is live')
+    notes.batch(flow)
+    notes.end([flow])
+
+    assert shown.getvalue().splitlines() == [
+        'mainstem: revenue: store "cache" has lost everything: version 2 is filled from the log',
+        'mainstem: revenue: version 2 of store "cache" is live',
+        "mainstem: all records are read",
     ]
 
 

@@ -133,7 +133,8 @@ class PostgresStore(StoreBackend):
         return reasons
 
     def _has_rules(self, connection: Session, change: StoreChange) -> bool:
-        table, key = f"{_literal(self._rows(change.copy))}::regclass", ", ".join(map(_literal, change.fence.key))
+        # Null if the table is gone, which the commit will tell.
+        table, key = f"to_regclass({_literal(self._rows(change.copy))})", ", ".join(map(_literal, change.fence.key))
         rules = (
             f"pg_constraint WHERE conrelid = {table} AND contype IN ('c', 'f', 't', 'u', 'x')",
             f"pg_index WHERE indrelid = {table} AND indisunique AND NOT indisprimary",

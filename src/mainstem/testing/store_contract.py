@@ -33,7 +33,6 @@ from mainstem.crash_points import VARIABLE
 from mainstem.errors import Conflict, Fenced, Invalid, MainstemError, SchemaMismatch, Unavailable
 from mainstem.log.record import RECORD
 from mainstem.sinks.store_backend import FenceMoved, Fences
-from mainstem.testing import store_trial
 from mainstem.testing.store_trial import (
     ODD,
     SCHEMA,
@@ -354,7 +353,8 @@ class StoreContract(ABC):
         way, arguments = self.opens_with(folder)
         spec = json.dumps({"folder": str(folder), "way": way, "arguments": arguments, "key": ["id"], **facts})
         path = os.pathsep.join(filter(None, sys.path))
-        return ["env", f"PYTHONPATH={path}", sys.executable, "-m", store_trial.__name__, spec]
+        code = "import sys; from mainstem.testing.store_trial import main; main(sys.argv[1])"
+        return ["env", f"PYTHONPATH={path}", sys.executable, "-c", code, spec]
 
     # Losing and filling
 

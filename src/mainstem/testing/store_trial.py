@@ -26,7 +26,18 @@ from mainstem.sinks.store import Store
 from mainstem.sinks.store_backend import FenceMoved, StoreBackend, StoreChange
 from mainstem.sinks.store_writer import StoreWriter
 
-__all__ = ["ODD", "ROWS", "SCHEMA", "VALUES", "StoreTrial", "batch_of", "changes", "look_at_each_step", "rows_after"]
+__all__ = [
+    "ODD",
+    "ROWS",
+    "SCHEMA",
+    "VALUES",
+    "StoreTrial",
+    "batch_of",
+    "changes",
+    "look_at_each_step",
+    "main",
+    "rows_after",
+]
 
 SCHEMA = pa.schema([("id", pa.int64()), ("title", pa.string()), ("record", RECORD)])
 ROWS = 10
@@ -156,9 +167,9 @@ VALUES: list[tuple[pa.DataType, list[Any]]] = [
 
 Seen = TypeVar("Seen")
 # A reader that waits longer is waiting for a lock of the writer.
-LOOK_SECONDS_MAX = 1.0
+LOOK_SECONDS_MAX = 5.0
 # After so many of these, nobody looks any more.
-LOCKED_MAX = 3
+LOCKED_MAX = 2
 # Modules that only compute: no store is another one after their lines.
 COMPUTING = {
     "abc", "codecs", "collections", "contextlib", "copy", "dataclasses", "enum", "functools", "genericpath", "importlib", "json",
@@ -237,7 +248,3 @@ def main(spec: str) -> None:
     writer = trial.begin(facts["epoch"], version=facts["version"])
     trial.write(writer, 0, batch_of(0))
     writer.finish()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
