@@ -219,6 +219,56 @@ def put_bare(server: RedisServer, prefix: str, given: list[pa.Table], form: str)
                 pipe.execute()
 
 
+# Search index
+
+
+def search(given: list[pa.Table], folder: Path) -> Iterator[Figure]:
+    from mainstem.sinks.search_index import SearchFolder
+
+    number = 0
+
+    def ours() -> None:
+        nonlocal number
+        number += 1
+        backend = SearchFolder(str(folder / f"home_of_search_{number}/search/tried"), ["title"])
+        through_store(backend, given, str(folder / f"home_of_search_{number}"))
+
+    def bare() -> None:
+        nonlocal number
+        number += 1
+        index_bare(folder / f"bare_index_{number}", given)
+
+    yield measured("search index", ours, bare)
+
+
+def index_bare(path: Path, given: list[pa.Table]) -> None:
+    """One document for each row: its key as a term, its title as words, the whole row stored."""
+    import tantivy
+
+    from mainstem.sinks.search_index import HEAP_BYTES
+
+    builder = tantivy.SchemaBuilder()
+    builder.add_integer_field("id", stored=True, indexed=True)
+    builder.add_text_field("title", index_option="freq")
+    builder.add_bytes_field("row", stored=True)
+    path.mkdir()
+    writer = tantivy.Index(builder.build(), str(path)).writer(HEAP_BYTES, 1)
+    for rows in given:
+        written, gone = split(rows)
+        for key in gone:
+            writer.delete_documents_by_term("id", key)
+        for row in written.to_pylist():
+            writer.delete_documents_by_term("id", row["id"])
+            row["at"] = row["at"].isoformat()
+            document = tantivy.Document()
+            document.add_integer("id", row["id"])
+            document.add_text("title", row["title"])
+            document.add_bytes("row", json.dumps(row).encode())
+            writer.add_document(document)
+        writer.commit()
+    writer.wait_merging_threads()
+
+
 # Measuring
 
 
@@ -242,6 +292,7 @@ STORES: dict[str, Callable[[list[pa.Table], Path], Iterator[Figure]]] = {
     "delta": delta,
     "postgres": postgres,
     "redis": redis,
+    "search": search,
 }
 
 

@@ -40,7 +40,7 @@ BUDGET = {
     "tests/spark/sources": 110,
     "tests/testing": 70,
     "tests/views": 100,
-    "tests/workbench": 100,
+    "tests/workbench": 170,
 }
 
 PROPERTY = "cpu_seconds"

@@ -2,6 +2,7 @@
 
 import { Component, type ComponentChildren, render } from "preact";
 import { useEffect, useRef } from "preact/hooks";
+import { LogIn } from "./action";
 import { type Address, useAddress } from "./address";
 import type { HomeFacts } from "./api";
 import { Problem, problemFrom } from "./ask";
@@ -36,7 +37,7 @@ function App() {
   return (
     <Shell page={page} home={facts?.home.name ?? ""} things={things}>
       <Boundary key={address.path.join("/")}>
-        {facts ? <Page address={address} home={home} facts={facts} live={live} /> : home.problem ? <ProblemPanel whole problem={home.problem} /> : <p class="dim">The home is being read.</p>}
+        {facts ? <Page address={address} home={home} facts={facts} live={live} /> : home.problem ? home.problem.status === 401 ? <LogIn problem={home.problem} /> : <ProblemPanel whole problem={home.problem} /> : <p class="dim">The home is being read.</p>}
       </Boundary>
     </Shell>
   );

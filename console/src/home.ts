@@ -74,8 +74,10 @@ export function behind(node: HomeNode): string {
 
 export function mapOf(facts: HomeFacts, trends: Map<string, number[]>): { nodes: MapNode[]; edges: MapEdge[] } {
   const now = instant(facts.home.at);
-  // Rejected messages are on the queue's card and page: a topic for each would make the map half again as wide.
-  const shown = (id: string) => !(id.startsWith("topic:") && id.endsWith(".rejected"));
+  // Rejected messages and rows that were too late are on the card and page of their queue and flow: a topic for each would
+  // make the map half again as wide.
+  const flows = new Set(facts.nodes.filter((node) => node.kind === "flow").map((node) => node.name));
+  const shown = (id: string) => !(id.startsWith("topic:") && (id.endsWith(".rejected") || (id.endsWith(".late") && flows.has(id.slice(6, -5)))));
   return {
     nodes: facts.nodes.filter((node) => shown(node.id)).map((node) => {
       const [first, second] = linesOf(node, now);

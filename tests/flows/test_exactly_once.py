@@ -26,6 +26,7 @@ import pytest
 import mainstem
 from mainstem import Flow, Mainstem
 from mainstem.errors import FlowFailed
+from mainstem.log.activity import read_activity
 from mainstem.spark.checkpoint.checkpoint_offsets import last_batch
 from mainstem.spark.checkpoint.flow_store import FlowStore
 from tests.flows.batch_faults import failing_at
@@ -68,6 +69,7 @@ EVERY_RUN = [
     },
     {"together": "remainders=sink_committed,kept=batch_written,per_store=view_committed,per_window=batch_written"},
 ]
+ENDS = ("begun", "killed", "ended")
 FLOWS = ["remainders", "per_store", "kept", "per_window"]
 DRIVER = Path(__file__).parent / "killed_driver.py"
 
@@ -174,6 +176,14 @@ def test_a_driver_killed_at_every_step_counts_each_row_once(
         "S1", points=kills, compared=compared, violations=found, sinks="topic, view, files, stage", half=half_written
     )
     assert half_written > 0
+    with mainstem.open(tmp_path / "home") as stem:
+        happened = [(row["name"], row["what"], row["epoch"]) for row in read_activity(stem.log, 0)]
+    assert len(happened) == len(set(happened))
+    # Each run that began ended or was killed, and the next one found that.
+    begun, killed, ended = ({(flow, at) for flow, what, at in happened if what == word} for word in ENDS)
+    assert begun <= killed | ended
+    assert {flow for flow, _ in killed} == {flow for flow, _ in ended} == set(FLOWS)
+    assert len(ended) == len(FLOWS)
 
 
 @pytest.mark.long

@@ -22,6 +22,7 @@ from mainstem.errors import Unavailable, summary_of
 from mainstem.flows import program, runner
 from mainstem.flows.packed_query import packed_query
 from mainstem.flows.staged_batches import stages_of
+from mainstem.log.activity import read_activity
 from mainstem.operators import aggregate, dedupe, table, tumbling, windowed
 from mainstem.operators.stage.packed_reader import packing_of, to_option
 from mainstem.spark import look_up
@@ -289,6 +290,10 @@ def test_a_table_that_is_away_for_a_moment_is_waited_for(stem: Mainstem, tmp_pat
         path.write_text("A,Aalen\n")
         running.wait_until_idle()
     assert [row["city"] for row in stem.topic("out").to_arrow().to_pylist()] == ["Aachen", "Aalen"]
+    happened = list(read_activity(stem.log, 0, {"out"}))
+    # One wait, however often it tried.
+    assert [row["what"] for row in happened] == ["begun", "waiting", "restarted", "ended"]
+    assert all(happened[1][part] for part in ("text", "detail", "hint"))
     path.unlink()
     with pytest.raises(Unavailable) as missing:
         stem.start(flows)

@@ -297,6 +297,23 @@ def test_a_store_that_is_down_keeps_nothing_else_from_going_on(
     assert flow_facts(shop, "away").state == "stopped"
 
 
+def test_a_row_that_a_constraint_of_others_forbids_is_rejected_and_the_flow_goes_on(
+    shop: Mainstem, database: psycopg.Connection[Any], flows: Any
+) -> None:
+    append(shop, {1: "a"})
+    shop.run(flows, until="idle")
+    database.execute("ALTER TABLE products ADD CHECK (title <> 'bad')")
+    append(shop, {2: "bad", 3: "c"})
+    shop.run(flows, until="idle")
+    assert rows_of(database) == {1: "a", 3: "c"}
+    (rejected,) = shop.topic("postgres.products.rejected").to_arrow().to_pylist()
+    assert rejected["id"] == 2
+    assert 'violates check constraint "products_title_check"' in rejected["rejection"]["reason"]
+    # The rows of `table` have no place in the topic any more.
+    place = [rejected["rejection"][name] for name in ("topic", "partition", "offset")]
+    assert place == ["products", None, None]
+
+
 def test_several_stores_are_rebuilt_one_after_the_other(shop: Mainstem, url: str, tmp_path: Path) -> None:
     def program(*columns: str) -> Callable[[Mainstem], Iterator[Flow]]:
         def flows(stem: Mainstem) -> Iterator[Flow]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import uuid
@@ -19,8 +20,9 @@ from deltalake.exceptions import DeltaError
 from deltalake.schema import PrimitiveType
 
 from mainstem.errors import Conflict, DiskFull, Invalid, Unavailable
+from mainstem.sinks import delta_store
 from mainstem.sinks.delta_store import DeltaStore
-from mainstem.sinks.store_backend import FenceMoved, StoreChange
+from mainstem.sinks.store_backend import Fence, FenceMoved, StoreChange
 from mainstem.testing.store_contract import StoreContract
 from mainstem.testing.store_trial import SCHEMA, VALUES, StoreTrial, batch_of, changes, rows_after
 from tests.sinks.delta_writers import (
@@ -234,6 +236,28 @@ def test_what_a_killed_switch_left_beside_is_removed(tmp_path: Path) -> None:
     trial.begin(3, version=2)
     assert sorted(path.name for path in (tmp_path / "lake").iterdir()) == ["tried"]
     assert trial.rows() == {2: "new"}
+
+
+def test_who_reads_the_next_version_while_it_becomes_the_live_one_finds_it_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = trial_in(tmp_path)
+    trial.write(trial.begin(1), 0, changes([(1, "old", "insert")]))
+    following = trial.begin(2, version=2)
+    trial.write(following, 0, changes([(2, "new", "insert")]))
+    read_fence, finished = delta_store.read_fence, []
+
+    def finish_first(table: DeltaTable) -> Fence | None:
+        if not finished and table.table_uri.rstrip("/").endswith(".tried.next"):
+            finished.append(table)
+            assert following.finish()
+        return read_fence(table)
+
+    monkeypatch.setattr(delta_store, "read_fence", finish_first)
+    fences = DeltaStore(tmp_path / "lake/tried").fences()
+    assert finished
+    assert fences.live is not None
+    assert (fences.live.version, fences.beside) == (2, None)
 
 
 def test_a_live_table_that_vanished_while_the_next_was_filled(tmp_path: Path) -> None:
@@ -476,3 +500,26 @@ def test_a_writer_with_two_commits_is_caught(tmp_path: Path) -> None:
 @pytest.mark.long
 class TestKilledDeltaStore(TestDeltaStore):
     kills = 20
+
+
+@pytest.mark.forks
+def test_a_forked_process_is_told_why_it_cannot_use_the_table(tmp_path: Path) -> None:
+    trial = trial_in(tmp_path)
+    trial.write(trial.begin(1), 0, batch_of(0))
+    reads, writes = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            trial.rows()
+            os.write(writes, b"read")
+        except Invalid as error:
+            os.write(writes, "\n".join((error.summary, error.detail, error.hint)).encode())
+        finally:
+            os._exit(0)
+    os.close(writes)
+    with open(reads) as answer:
+        summary, detail, hint = answer.read().splitlines()
+    os.waitpid(child, 0)
+    assert summary == f"{trial.backend.location} cannot be used in a forked process"
+    assert f"before it forked process {child}" in detail
+    assert "spawn" in hint
+    assert trial.rows() == rows_after(0)

@@ -92,6 +92,9 @@ def test_commands_find_the_store_of_a_program_that_spark_has_to_build(
     assert run(["store", "describe", "notes", *where, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["state"] == "empty"
     stem.run(load_program(str(program)).flows, until="idle")
+    for name in ("store:notes", "store.of.others"):
+        assert run(["compare", "topic:notes", name, "--home", stem.home]) == 1
+        assert "--program FILE" in capsys.readouterr().err.rpartition("Hint:")[2]
     assert run(["compare", "topic:notes", "store:notes", *where]) == 0
     assert "are equal, at one position: 1 same" in capsys.readouterr().out
 

@@ -14,6 +14,7 @@ import pytest
 from mainstem.errors import Conflict, Invalid
 from mainstem.sinks.postgres_store import PostgresStore
 from mainstem.testing.store_contract import StoreContract
+from mainstem.testing.store_trial import changes
 from tests.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.starts_servers
@@ -23,6 +24,29 @@ pytestmark = pytest.mark.starts_servers
 def server() -> Iterator[PostgresServer]:
     with PostgresServer() as server:
         yield server
+
+
+# What others do to a table, the numbers of the rows that it then refuses, and the rows that it has afterwards.
+NOT_BAD = {1: "taken", 2: "better", 4: "moved", 6: "taken"}
+UNIQUE = {1: "taken", 2: "bad", 4: "moved"}
+TITLES = """
+CREATE TABLE titles (title text PRIMARY KEY);
+INSERT INTO titles VALUES ('taken'), ('fine'), ('better'), ('moved');
+ALTER TABLE tried ADD FOREIGN KEY (title) REFERENCES titles
+"""
+TRIGGER = """
+CREATE FUNCTION refuse() RETURNS trigger AS 'BEGIN RAISE EXCEPTION ''not here''; END' LANGUAGE plpgsql;
+CREATE TRIGGER refuse BEFORE INSERT ON tried FOR EACH ROW WHEN (NEW.title = 'bad') EXECUTE FUNCTION refuse()
+"""
+NOT_NULL = "ALTER TABLE tried ADD COLUMN note text NOT NULL DEFAULT ''; ALTER TABLE tried ALTER note DROP DEFAULT"
+RULES: dict[str, tuple[str, list[int], dict[int, str]]] = {
+    "check": ("ALTER TABLE tried ADD CHECK (title <> 'bad')", [1, 4], NOT_BAD),
+    "unique": ("CREATE UNIQUE INDEX ON tried (title)", [4, 5], UNIQUE),
+    "deferred": ("ALTER TABLE tried ADD UNIQUE (title) DEFERRABLE INITIALLY DEFERRED", [4, 5], UNIQUE),
+    "not null": (NOT_NULL, [0, 1, 3, 4, 5], {1: "taken", 2: "fine"}),
+    "foreign key": (TITLES, [1, 4], NOT_BAD),
+    "trigger": (TRIGGER, [1, 4], NOT_BAD),
+}
 
 
 class TestPostgresStore(StoreContract):
@@ -80,6 +104,69 @@ class TestPostgresStore(StoreContract):
             with pytest.raises(Conflict, match="no flow has made it"):
                 PostgresStore(**options).drop("beside")
             assert self.tables(connection, schema) == ["mainstem_next_tried"]
+
+    @pytest.mark.parametrize("rule", RULES)
+    def test_rows_that_break_a_rule_of_others_are_rejected_and_the_others_are_written(
+        self, rule: str, tmp_path: Path
+    ) -> None:
+        forbids, refused, expected = RULES[rule]
+        trial = self.trial(tmp_path)
+        writer = trial.begin(1)
+        trial.write(writer, 0, changes([(1, "taken", "insert"), (2, "fine", "insert"), (3, "moved", "insert")]))
+        writer.finish()
+        with self.connect() as connection:
+            connection.execute(f"SET search_path = {self.schema(tmp_path)}")
+            connection.execute(forbids)
+        rows = changes(
+            [
+                (2, "better", "insert"),
+                (2, "bad", "insert"),
+                (3, None, "delete"),
+                (4, "moved", "insert"),
+                (5, "bad", "insert"),
+                (6, "taken", "insert"),
+            ],
+            first=10,
+        )
+        prepared = writer.prepare(rows)
+        assert [rejection.row for rejection in prepared.rejections] == refused
+        assert all("PostgreSQL refuses the row" in rejection.reason for rejection in prepared.rejections)
+        assert trial.rows() == {1: "taken", 2: "fine", 3: "moved"}
+        assert trial.write(writer, 1, rows) == len(refused)
+        # Of a key whose latest row is rejected the one before counts.
+        assert trial.rows() == expected
+        trial.close()
+
+    def test_a_version_that_is_filled_again_keeps_to_the_constraints_of_others(self, tmp_path: Path) -> None:
+        trial = self.trial(tmp_path)
+        writer = trial.begin(1)
+        trial.write(writer, 0, changes([(1, "a", "insert")]))
+        writer.finish()
+        with self.connect() as connection:
+            connection.execute(f"SET search_path = {self.schema(tmp_path)}")
+            connection.execute(
+                "ALTER TABLE tried ADD COLUMN note text NOT NULL DEFAULT 'mine', ADD CHECK (title <> 'bad')"
+            )
+        following = trial.begin(2, version=2)
+        assert trial.write(following, 0, changes([(1, "a", "insert"), (2, "bad", "insert"), (3, "c", "insert")])) == 1
+        assert following.finish()
+        assert trial.rows() == {1: "a", 3: "c"}
+        with self.connect() as connection:
+            notes = connection.execute(f"SELECT note FROM {self.schema(tmp_path)}.tried").fetchall()
+        assert notes == [("mine",), ("mine",)]
+        trial.close()
+
+    def test_a_delete_that_another_table_forbids_is_a_conflict(self, tmp_path: Path) -> None:
+        trial = self.trial(tmp_path)
+        writer = trial.begin(1)
+        trial.write(writer, 0, changes([(1, "a", "insert")]))
+        with self.connect() as connection:
+            connection.execute(f"SET search_path = {self.schema(tmp_path)}")
+            connection.execute("CREATE TABLE others (id bigint REFERENCES tried (id)); INSERT INTO others VALUES (1)")
+        with pytest.raises(Conflict, match="refuses a change of its flow"):
+            trial.write(writer, 1, changes([(1, None, "delete")]))
+        assert trial.rows() == {1: "a"}
+        trial.close()
 
     @pytest.mark.parametrize("name", ["mainstem_stores", "mainstem_next_tried"])
     def test_a_table_of_mainstem_itself_cannot_be_a_store(self, name: str) -> None:

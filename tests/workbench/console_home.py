@@ -13,8 +13,10 @@ import pyarrow as pa
 
 from mainstem.batch import Batch, FlowRun
 from mainstem.clock import ManualClock
+from mainstem.log.activity import note_activity
 from mainstem.log.embedded.embedded_log import EmbeddedLog
 from mainstem.log.topic import Topic
+from mainstem.log.topic_settings import TopicSettings
 from mainstem.stem import Mainstem
 from mainstem.views.view import View
 from tests.workbench.ran_flows import began, did_batch, killed
@@ -24,10 +26,14 @@ __all__ = ["STORES", "make_shop"]
 STORES = ("Berlin", "Lisbon", "Paris", "Vienna")
 PRICES = (4.5, 12.0, 39.0, 7.25, 18.0, 2.75)
 MINUTES = 7
+TOO_LATE = ("o-1", "o-2")
+# How long ago the run was killed.
+KILLED = timedelta(minutes=2)
 MINUTE = timedelta(minutes=1)
 DELAY = timedelta(seconds=20)
 LATENESS = 5 * MINUTE
 TIME = pa.timestamp("us", "UTC")
+LATE = "time TIMESTAMP, partition INT, offset BIGINT"
 REVENUE = pa.schema(
     [
         ("store", pa.string()),
@@ -108,9 +114,9 @@ def orders_until(now: datetime) -> list[Order]:
         late = chance.random() < 0.03
         after = chance.expovariate(1 / 1.1) + (chance.uniform(70, 200) if late else 0)
         found.append(Order(f"o-{number}", store, amount, placed_at, placed_at + timedelta(seconds=after)))
-    for number, seconds in ((9002, 402), (9004, 421)):
-        placed_at = now - MINUTES * MINUTE + timedelta(seconds=9 * (number - 9000))
-        found.append(Order(f"o-{number}", "Lisbon", 12.0, placed_at, placed_at + timedelta(seconds=seconds)))
+    for number, seconds in enumerate((398, 404)):
+        placed_at = now - MINUTES * MINUTE + timedelta(seconds=1 + 4 * number)
+        found.append(Order(TOO_LATE[number], "Lisbon", 12.0, placed_at, placed_at + timedelta(seconds=seconds)))
     return sorted((order for order in found if order.came_at < now), key=lambda order: order.came_at)
 
 
@@ -131,6 +137,7 @@ def make_shop(home: Path, now: datetime) -> Mainstem:
     _play(stem, clock, orders, payments, revenue, deliveries, now)
     clicked = stem.topic("clicks")
     clicked.append([{"visitor": 2**60 + n, "page": f"/shop/{n % 7}"} for n in range(200)])
+    note_activity(stem.log, "flow", "sessions", "killed", "its process died without recording an exit", who="shop")
     sessions = began(stem, "sessions", sink="view sessions", sources=("clicks",))
     did_batch(stem, sessions, 0, {"clicks": {0: 60, 1: 60}}, at=now - 2 * MINUTE)
     killed(stem, sessions)
@@ -150,6 +157,7 @@ def _play(
     """Ten seconds at a time: what came is appended when it came, then the flow of windows commits a batch."""
     waiting, computed, number, ends = orders_until(now), Revenue(), 0, {}
     until = now - MINUTES * MINUTE
+    note_activity(stem.log, "flow", "revenue", "begun", "begun by process 48213, epoch 1", who="shop")
     while until < now:
         until = min(now, until + timedelta(seconds=10))
         came = [order for order in waiting if order.came_at <= until]
@@ -160,25 +168,49 @@ def _play(
             clock.set(arrived[-1].came_at)
             orders.append([order.row() for order in arrived])
         clock.set(until)
+        if now - until == KILLED:
+            note_activity(stem.log, "flow", "revenue", "killed", "killed in batch 29, process 48213", who="shop")
+            clock.set(until + timedelta(seconds=8))
+            note_activity(stem.log, "flow", "revenue", "restarted", "back after 8.0 s, process 48377", who="shop")
+            clock.set(until + timedelta(seconds=9))
         if not came:
             continue
         ends = {n: orders.backend.latest(n) for n in range(2)}
         rows = computed.take(came)
         _apply(stem, clock, "revenue", ["store", "window"], revenue, pa.Table.from_pylist(rows, REVENUE), number)
         late = sum(row["pane"]["timing"] == "late" for row in rows)  # type: ignore[index]
-        figures = {"at": until, "rows_in": len(came), "rows_out": len(rows), "lag_seconds": 0.4, "late": late}
+        figures = {
+            "at": until,
+            "rows_in": len(came),
+            "rows_out": len(rows),
+            "lag_seconds": 0.3 + number % 5 / 10,
+            "late": late,
+        }
         assert computed.highest is not None
         did_batch(
             stem, revenue, number, {}, more=[{"topic": "orders", "offsets": ends, "delay": 20_000_000}], **figures,
             watermark=computed.highest - DELAY, batch_ms=280 + 9 * (number % 7), phases={"addBatch": 200, "planning": 40},
         )  # fmt: skip
         number += 1
+    _keep_too_late(stem, orders)
     known = orders_until(now)
     payments.append([{"order_id": order.order_id, "paid": Decimal(f"{order.amount:.2f}")} for order in known])
     paid = pa.table({"order_id": [order.order_id for order in known], "store": [order.store for order in known]})
     _apply(stem, clock, "deliveries", ["order_id"], deliveries, paid, 0)
     paid_ends = {n: payments.backend.latest(n) for n in range(2)}
     did_batch(stem, deliveries, 0, {"orders": ends, "payments": paid_ends}, at=now, rows_in=2 * len(known))
+
+
+def _keep_too_late(stem: Mainstem, orders: Topic) -> None:
+    """What the flow did not count is in its topic of late rows."""
+    late = Topic(stem.log, stem.log.create_topic(TopicSettings.of("revenue.late", schema=LATE)))
+    found = [row for row in orders.to_arrow().to_pylist() if row["order_id"] in TOO_LATE]
+    late.append(
+        [
+            {"time": row["placed_at"], "partition": row["record"]["partition"], "offset": row["record"]["offset"]}
+            for row in found
+        ]
+    )
 
 
 def _apply(

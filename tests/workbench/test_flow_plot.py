@@ -4,13 +4,14 @@ import json
 import xml.etree.ElementTree as ElementTree
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from mainstem.batch import Batch
-from mainstem.clock import ManualClock, as_us
+from mainstem.clock import ManualClock, as_datetime, as_us
 from mainstem.log.embedded.embedded_log import EmbeddedLog
 from mainstem.spark.checkpoint.flow_store import FlowStore
 from mainstem.stem import Mainstem
@@ -145,3 +146,84 @@ def test_what_cannot_be_plotted_is_said(cli, stem):
         cli("flow", "plot", "never", "-o", "x.svg").error[0]
         == 'mainstem.FlowNotFound: flow "never" never ran in this home'
     )
+
+
+# A span
+
+
+def test_only_records_and_panes_of_the_span_are_drawn(cli, played):
+    plot = plot_of(played, "totals", start=at(3), stop=at(6))
+
+    assert plot.points.tolist() == [[us(2.5), us(3)]]
+    assert plot.watermark.tolist() == [[us(0), us(3)]]
+    assert [(pane.at, pane.timing) for pane in plot.panes] == [(us(3), "on_time")]
+    assert plot_of(played, "totals", start="earliest").points.tolist() == plot_of(played, "totals").points.tolist()
+    assert len(plot_of(played, "totals", start=at(100)).points) == 0
+    said = cli(
+        "flow", "plot", "totals", "-o", "part.svg", "--start", "2026-01-01T12:03:00Z", "--stop", "2026-01-01T12:06:00Z"
+    )
+    assert said == (0, "part.svg: 1 record, 1 pane\n", "")
+    assert cli("flow", "plot", "totals", "-o", "part.svg", "--start", "soon").error[0] == (
+        'mainstem.Invalid: --start "soon" is not a position'
+    )
+
+
+def test_by_default_it_is_the_span_of_the_last_records(played, monkeypatch):
+    monkeypatch.setattr(flow_plot, "POINTS_MAX", 2)
+    plot = plot_of(played, "totals")
+
+    assert plot.points.tolist() == [[us(2.5), us(3)], [us(1.5), us(6)]]
+    monkeypatch.setattr(flow_plot, "POINTS_MAX", 1)
+    plot = plot_of(played, "totals")
+    assert plot.points.tolist() == [[us(1.5), us(6)]]
+    # The panes since then.
+    assert [pane.at for pane in plot.panes] == [us(6)]
+
+
+def test_panes_of_a_view_are_those_of_the_span(played):
+    run = began(played, "held", sink="view held", sources=("scores",))
+    kind = pa.struct([("start", TIME), ("end", TIME)])
+    view = View(played.home, "held", key=["team", "window"], clock=played.log.clock)
+    writer = view.writer(run, pa.schema({"team": pa.string(), "window": kind, "total": pa.int64()}))
+    for number, minute in enumerate((7, 9, 11)):
+        played.log.clock.set(at(minute))
+        window = pa.array([{"start": at(number), "end": at(number + 1)}], kind)
+        writer.apply(pa.table({"team": ["red"], "window": window, "total": [number]}), Batch(number, run))
+
+    for start, stop, drawn in ((7, 12, [7, 9, 11]), (8, 11, [9]), (9, None, [9, 11]), (12, None, []), (0, 7, [])):
+        plot = plot_of(played, "held", start=at(start), stop=None if stop is None else at(stop))
+        assert [pane.at for pane in plot.panes] == [us(minute) for minute in drawn]
+
+
+def bytes_read() -> int:
+    """By all system calls of this process so far."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+def test_it_reads_what_it_draws_however_long_the_topic_is(place, monkeypatch):
+    monkeypatch.setattr(flow_plot, "POINTS_MAX", 100)
+    monkeypatch.setattr(flow_plot, "PANES_MAX", 100)
+    clock = ManualClock(at(0))
+    costs = []
+    with Mainstem(EmbeddedLog(place / "shop", upkeep="manual", clock=clock), home=str(place / "shop")) as stem:
+        small = {"segment_bytes_max": "64 KiB"}
+        scores = stem.create_topic("scores", schema="note STRING, at TIMESTAMP", event_time="at", **small)
+        totals = stem.create_topic("totals", schema=RESULTS, **small)
+        did_batch(stem, began(stem, "totals", sink="topic totals", sources=("scores",)), 0, {"scores": {0: 1}})
+        texts = [bytes(Random(number).randbytes(100)).hex() for number in range(100)]
+        for appends in (10, 60):
+            for _ in range(appends):
+                clock.advance("1 second")
+                scores.append([{"note": text, "at": as_datetime(clock.now())} for text in texts])
+                totals.append([{"team": text, "window": {"start": at(0), "end": at(2)}, "total": 1} for text in texts])
+            for start in (None, as_datetime(clock.now())):
+                before = bytes_read()
+                plot = plot_of(stem, "totals", start=start)
+                costs.append(bytes_read() - before)
+                assert (len(plot.points), len(plot.panes)) == (100, 100)
+        before = bytes_read()
+        plot_of(stem, "totals", start="earliest")
+        costs.append(bytes_read() - before)
+    *few, last, given, whole = costs
+    assert max(last, given) < 1.2 * max(few)
+    assert max(last, given) < whole / 3

@@ -44,6 +44,7 @@ CALLS = {
     "queue drop": "queue drop orders emails --all",
     "queue rewind": "queue rewind orders emails --to earliest",
     "queue delete": "queue delete orders emails --yes",
+    "activity": "activity",
     "flow list": "flow list",
     "flow describe": "flow describe revenue",
     "flow stop": "flow stop revenue",

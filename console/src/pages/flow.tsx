@@ -1,5 +1,6 @@
 // A flow: whether it runs and how far it is, its picture, who holds the watermark, and its figures over time.
 
+import { Action, useActions } from "../action";
 import { type Address, link } from "../address";
 import type { HomeFacts, HomeNode, Lag, Row } from "../api";
 import { useAnswer } from "../ask";
@@ -55,6 +56,7 @@ export function FlowPage({ name, address, home, live }: { name: string; address:
   const since = new Date(Math.floor(now / 60_000) * 60_000 - SHOWN_MINUTES * 60_000).toISOString();
   const query = new URLSearchParams({ position: since, filter: `flow = '${name.replaceAll("'", "''")}'`, limit: "1000" });
   const batches = useAnswer<Batches>(node ? `api/topics/mainstem.progress/records?${query}` : null, live);
+  const actions = useActions();
   if (problem && !flow) return <ProblemPanel whole problem={problem} />;
   if (!flow) return <h1><Name of={name} /></h1>;
   return (
@@ -127,6 +129,16 @@ export function FlowPage({ name, address, home, live }: { name: string; address:
                 </>
               ))}
             </dl>
+            {flow.state === "running" && actions.includes("stop") && (
+              <p class="action-line">
+                <Action name="stop" label="Stop" body={{ flow: name }} />
+              </p>
+            )}
+            {flow.pid !== null && actions.includes("kill") && (
+              <p class="action-line">
+                <Action name="kill" label={`Kill process ${flow.pid}`} danger body={{ flow: name }} />
+              </p>
+            )}
           </section>
         </aside>
       </div>

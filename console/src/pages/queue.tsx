@@ -1,48 +1,54 @@
 // A queue: what waits, is held, delayed or parked, and what was rejected, with the reason.
 
+import { useState } from "preact/hooks";
+import { Action, useActions } from "../action";
 import { link } from "../address";
-import type { Column, HomeFacts, Lag, Row } from "../api";
+import type { HomeFacts, Lag, Row } from "../api";
 import { useAnswer } from "../ask";
 import { ProblemPanel } from "../problem_panel";
-import { RowTable } from "../table";
-import { Name } from "../value";
-import { count, counted, instant, moment, span, type Whole } from "../words";
+import { FactTable } from "../table";
+import { Name, Value } from "../value";
+import { ago, count, counted, instant, moment, span, type Whole } from "../words";
+
+interface Message {
+  position: string;
+  appended_at?: string | null;
+  deliveries: number;
+  last_error: string | null;
+  held_by?: string;
+  pid?: number | null;
+  held_until?: string | null;
+  taken_at?: string | null;
+  due_at?: string | null;
+  cause?: string;
+  reason?: string | null;
+  rejected_at?: string | null;
+  row?: Row | null;
+}
 
 interface QueueFacts {
   topic: string;
   queue: string;
   rejected_topic: string;
-  settings: Record<string, unknown>;
+  waiting: number;
   held: number;
-  returned: number;
-  due: number;
+  delayed: number;
   parked: number;
-  rejecting: number;
   rejected: number;
   counts: Record<string, Whole>;
   lag: Lag;
+  messages: { held: Message[]; delayed: Message[]; parked: Message[]; rejected: Message[] };
 }
-
-interface Records {
-  columns: Column[];
-  rows: (Row & { record: { partition: number; offset: string; appended_at: string } })[];
-}
-
-const REASON: Column[] = [
-  { name: "cause", type: "why" },
-  { name: "reason", type: "in words" },
-  { name: "deliveries", type: "INT" },
-  { name: "last_error", type: "the worker's" },
-];
 
 export function QueuePage({ topic, queue, home, live }: { topic: string; queue: string; home: HomeFacts; live: number }) {
-  const { content: facts, problem } = useAnswer<QueueFacts>(`api/queues/${encodeURIComponent(topic)}/${encodeURIComponent(queue)}`, live);
-  const rejected = useAnswer<Records>(facts && facts.rejected > 0 ? `api/topics/${encodeURIComponent(facts.rejected_topic)}/records?limit=50` : null, facts?.rejected);
+  const [done, setDone] = useState(0);
+  const { content: facts, problem } = useAnswer<QueueFacts>(`api/queues/${encodeURIComponent(topic)}/${encodeURIComponent(queue)}`, `${live} ${done}`);
+  const actions = useActions();
   const now = instant(home.home.at);
   if (problem && !facts) return <ProblemPanel whole problem={problem} />;
-  if (!facts) return null;
-  const waiting = Number(facts.lag.records);
-  const delivered = facts.counts["delivered"] ?? 0;
+  if (!facts) return <h1><Name of={`${topic} / ${queue}`} /></h1>;
+  const { held, delayed, parked, rejected } = facts.messages;
+  const behind = Number(facts.lag.records);
   return (
     <>
       <div class="crumb">
@@ -53,14 +59,14 @@ export function QueuePage({ topic, queue, home, live }: { topic: string; queue: 
         {facts.rejected > 0 ? <span class="tag t-gone">{count(facts.rejected)} rejected</span> : <span class="tag t-on">none rejected</span>}
       </h1>
       <p class="words">
-        Workers take messages of the topic <a href={link("topics", topic)}><b><Name of={topic} /></b></a> and acknowledge each. <b>{counted(delivered, "delivery", "deliveries")}</b> so far, {count(facts.counts["acknowledged"] ?? 0)} acknowledged.{" "}
-        {waiting ? <>The oldest message waits for {span(facts.lag.seconds ?? 0)}.</> : "Nothing waits."}
+        Workers take messages of the topic <a href={link("topics", topic)}><b><Name of={topic} /></b></a> and acknowledge each. <b>{counted(facts.counts["delivered"] ?? 0, "delivery", "deliveries")}</b> so far, {count(facts.counts["acknowledged"] ?? 0)} acknowledged.{" "}
+        {behind ? <>The oldest message that is not done was appended {span(facts.lag.seconds ?? 0)} ago.</> : "All is done."}
       </p>
       <div class="facts num">
         {([
-          [waiting, "waiting", "not done yet"],
+          [facts.waiting, "waiting", "to be taken"],
           [facts.held, "held", "by a worker, until its lease ends"],
-          [facts.returned - facts.due > 0 ? facts.returned - facts.due : 0, "delayed", "released, to be delivered later"],
+          [facts.delayed, "delayed", "released, to be delivered later"],
           [facts.parked, "parked", "behind a message of the same key"],
           [facts.rejected, "rejected", "with their reason, below"],
         ] as [number, string, string][]).map(([value, word, said]) => (
@@ -76,25 +82,41 @@ export function QueuePage({ topic, queue, home, live }: { topic: string; queue: 
       <section class="body">
         <h2>Rejected messages</h2>
         <div class="gap" />
-        {rejected.problem && <ProblemPanel problem={rejected.problem} />}
-        {facts.rejected === 0 ? (
-          <div class="panel">
-            <p class="empty">
-              No message was rejected. One that is goes to the topic <Name of={facts.rejected_topic} />, with its reason.
-            </p>
-          </div>
-        ) : (
-          rejected.content && (
-            <RowTable
-              label="Rejected messages"
-              columns={[...REASON, ...rejected.content.columns.filter((column) => column.name !== "rejection")]}
-              rows={[...rejected.content.rows].reverse().map((row) => ({ ...(row["rejection"] as Row | null), ...row }))}
-              nameOf={(row) => JSON.stringify(row["record"])}
-              lead={[{ title: "rejected", cell: (row) => moment(instant((row as Records["rows"][number]).record.appended_at), now, 1) }]}
-              empty="They are no longer kept."
-            />
-          )
-        )}
+        <FactTable
+          label="Rejected messages"
+          heads={[["rejected", "left"], ["message", "left"], ["reason", "left"], ["deliveries", "right"], ["row", "left"], ...(actions.includes("restore") ? [["action", "left"] as [string, "left"]] : [])]}
+          rows={rejected.map((message) => [
+            message.rejected_at ? moment(instant(message.rejected_at), now, 1) : "",
+            message.position,
+            <>
+              {message.cause && message.cause !== "rejected" && <span class="tag t-gone">{message.cause}</span>} <Value value={message.reason ?? message.last_error ?? "no reason was given"} />
+            </>,
+            count(message.deliveries),
+            <Value value={message.row} />,
+            ...(actions.includes("restore")
+              ? [
+                  <span class="tools">
+                    <Action name="restore" label="Restore" body={{ topic, queue, positions: [message.position] }} onDone={() => setDone(done + 1)} />
+                    <Action name="drop" label="Drop" danger body={{ topic, queue, positions: [message.position] }} onDone={() => setDone(done + 1)} />
+                  </span>,
+                ]
+              : []),
+          ])}
+          empty={`No message is rejected. One that is goes to the topic ${facts.rejected_topic}, with its reason.`}
+        />
+        <div class="wide-gap" />
+        <h2>Held, delayed and parked</h2>
+        <div class="gap" />
+        <FactTable
+          label="Held, delayed and parked messages"
+          heads={[["message", "left"], ["state", "left"], ["deliveries", "right"], ["last error", "left"]]}
+          rows={[
+            ...held.map((message) => [message.position, <><span class="tag t-acc">held</span> by {message.pid ? `process ${message.pid}` : (message.held_by ?? "a worker")}{message.taken_at ? `, taken ${ago(instant(message.taken_at), now)}` : ""}</>, count(message.deliveries), <Value value={message.last_error ?? ""} />]),
+            ...delayed.map((message) => [message.position, <><span class="tag t-early">delayed</span> {message.due_at ? `until ${moment(instant(message.due_at), now)}` : ""}</>, count(message.deliveries), <Value value={message.last_error ?? ""} />]),
+            ...parked.map((message) => [message.position, <span class="tag t-plain">parked</span>, count(message.deliveries), <Value value={message.last_error ?? ""} />]),
+          ]}
+          empty="No message is held, delayed or parked."
+        />
       </section>
     </>
   );

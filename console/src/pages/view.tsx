@@ -31,7 +31,7 @@ interface ViewPageRows {
   next: string | null;
 }
 
-const PAGE = 50;
+const PAGE = 25;
 const LIT_MS = 4000;
 
 export function ViewPage({ name, address, home, live }: { name: string; address: Address; home: HomeFacts; live: number }) {

@@ -11,7 +11,7 @@ import { contentOf, type PictureAnswer } from "./picture_answer";
 
 const REPLAY_SECONDS = 30;
 const KEYS_MAX = 8;
-const TABLE_ROWS = 200;
+const TABLE_ROWS = 100;
 
 export function FlowPicture({ name, path, address, live }: { name: string; path: string; address: Address; live: number }) {
   const { content: answer, problem } = useAnswer<PictureAnswer>(path, live);

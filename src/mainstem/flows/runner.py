@@ -609,7 +609,7 @@ class RunningFlows:
         planned, sink = handle.planned, handle.planned.flow.into
         rejected = RejectedRows(
             self._stem.log, checkpoint, sink=f"{sink.kind} {sink.name}", topics=planned.topics,
-            share_max=planned.flow.rejected_max,
+            share_max=planned.flow.rejected_max, staged=bool(planned.stages),
         )  # fmt: skip
 
         gate = BatchGate(checkpoint, run.epoch)

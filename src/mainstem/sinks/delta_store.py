@@ -41,7 +41,7 @@ from mainstem.sinks.delta_folder import (
     was_ours,
 )
 from mainstem.sinks.file_commits import folder_lock
-from mainstem.sinks.store_backend import Copy, Fence, FenceMoved, Fences, StoreChange
+from mainstem.sinks.store_backend import Copy, Fence, FenceMoved, Fences, StoreBackend, StoreChange
 
 __all__ = ["DeltaStore"]
 
@@ -72,7 +72,7 @@ class _Left(NamedTuple):
     entry: tuple[int, int, int]
 
 
-class DeltaStore:
+class DeltaStore(StoreBackend):
     """A Delta table in a local folder. Others may add columns, set values in them, and run OPTIMIZE and VACUUM meanwhile."""
 
     keyless = True
@@ -113,14 +113,17 @@ class DeltaStore:
                 )
         _check_fields(list(schema), "")
 
-    def unfit(self, column: pa.Array, field: pa.Field, key: tuple[str, ...]) -> Mapping[int, str]:
-        return {}  # Delta has every value of the types that it has.
-
     # Fences
 
     def fences(self) -> Fences:
         with self._translated():
-            live, beside = self._fence("live"), self._fence("beside")
+            try:
+                beside = self._fence("beside")
+            except (DeltaError, OSError):
+                if os.path.isdir(self._path("beside")):
+                    raise
+                beside = None  # Meanwhile it has become the live one, which is read after it.
+            live = self._fence("live")
         if live is not None and beside is not None and owner(live) == owner(beside):
             beside = None  # It has become the live one, and whoever did that was killed before removing it.
         return Fences(live, beside)
@@ -401,6 +404,7 @@ class DeltaStore:
     @contextmanager
     def _translated(self) -> Iterator[None]:
         """Raises the errors of Delta as our own."""
+        _check_process(self.location)
         try:
             yield
         except (DeltaError, OSError) as error:
@@ -426,6 +430,24 @@ class DeltaStore:
                 detail=f"Delta says: {said}.",
                 hint="Check who else writes it. Nothing is lost: a batch that was not committed is written again.",
             ) from error
+
+
+# The process that has used deltalake first.
+_first_process: list[int] = []
+
+
+def _check_process(title: str) -> None:
+    """Raise in a forked child of a process that has used deltalake: the threads of its runtime do not exist there, so that it
+    panics or waits for ever."""
+    if not _first_process:
+        _first_process.append(os.getpid())
+    if _first_process[0] != os.getpid():
+        raise Invalid(
+            f"{title} cannot be used in a forked process",
+            detail=f"Process {_first_process[0]} has used a Delta table before it forked process {os.getpid()}; the threads of "
+            "deltalake are not in the fork.",
+            hint='Start the process anew: multiprocessing.get_context("spawn"). Or fork before the first use of a Delta table.',
+        )
 
 
 def _first_line(error: Exception) -> str:

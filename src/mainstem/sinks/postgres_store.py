@@ -31,7 +31,7 @@ from mainstem.postgres.postgres_address import PostgresAddress
 from mainstem.postgres.postgres_columns import copy_rows, encode_column, postgres_type, unfit, wire_type
 from mainstem.postgres.postgres_errors import translate_errors
 from mainstem.postgres.postgres_pool import Encoded, Session, pool_of
-from mainstem.sinks.store_backend import Copy, Fence, FenceMoved, Fences, StoreChange
+from mainstem.sinks.store_backend import Copy, Fence, FenceMoved, Fences, StoreBackend, StoreChange
 
 __all__ = ["PostgresStore"]
 
@@ -44,10 +44,8 @@ SYSTEM_COLUMNS = ("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid")
 READ, WRITE = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 
 
-class PostgresStore:
+class PostgresStore(StoreBackend):
     """A table, as "products" or "sales.products"."""
-
-    keyless = False
 
     def __init__(self, url: str, table: str) -> None:
         self._address = PostgresAddress.parse(url)
@@ -109,6 +107,55 @@ class PostgresStore:
     def unfit(self, column: pa.Array, field: pa.Field, key: tuple[str, ...]) -> Mapping[int, str]:
         return unfit(column, field, key)
 
+    def refused(self, change: StoreChange) -> Mapping[int, str]:
+        """Rows that break a rule which others gave to the table, such as a CHECK constraint. They are tried and rolled back."""
+        rows, reasons = change.upserts, dict[int, str]()
+        if rows is None:
+            return {}
+        with self._transaction() as connection:
+            if not self._has_rules(connection, change):
+                return {}
+            self._stage(connection, change.fence)
+            connection.execute("SAVEPOINT untried")
+            if change.deletes is not None and change.deletes.num_rows:
+                self._delete(connection, change, change.deletes)
+            # Halves of what is refused are tried again, until the rows are found.
+            waiting = [(0, rows.num_rows)]
+            while waiting:
+                first, last = waiting.pop()
+                reason = self._refusal(connection, change, rows.slice(first, last - first))
+                if reason and last - first == 1:
+                    reasons[first] = reason
+                elif reason:
+                    middle = (first + last) // 2
+                    waiting += [(middle, last), (first, middle)]
+            connection.execute("ROLLBACK TO SAVEPOINT untried")
+        return reasons
+
+    def _has_rules(self, connection: Session, change: StoreChange) -> bool:
+        table, key = f"{_literal(self._rows(change.copy))}::regclass", ", ".join(map(_literal, change.fence.key))
+        rules = (
+            f"pg_constraint WHERE conrelid = {table} AND contype IN ('c', 'f', 't', 'u', 'x')",
+            f"pg_index WHERE indrelid = {table} AND indisunique AND NOT indisprimary",
+            f"pg_trigger WHERE tgrelid = {table} AND NOT tgisinternal",
+            f"pg_attribute WHERE attrelid = {table} AND attnum > 0 AND attnotnull AND attname NOT IN ({key})",
+        )
+        found = connection.query("SELECT " + " OR ".join(f"EXISTS (SELECT 1 FROM {rule})" for rule in rules))
+        return found == [(1,)]
+
+    def _refusal(self, connection: Session, change: StoreChange, rows: pa.Table) -> str:
+        """Why the rows are refused; else they are written until the end of the trial."""
+        connection.execute("SAVEPOINT tried")
+        try:
+            connection.execute(f"DELETE FROM {_UPSERTS}")
+            self._upsert(connection, change, rows)
+            connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        except _RULES as error:
+            connection.execute("ROLLBACK TO SAVEPOINT tried")
+            return f"PostgreSQL refuses the row: {self._address.safe(error)}"
+        connection.execute("RELEASE SAVEPOINT tried")
+        return ""
+
     # Fences
 
     def fences(self) -> Fences:
@@ -158,6 +205,14 @@ class PostgresStore:
             except FenceMoved:
                 connection.execute("ROLLBACK")
                 raise
+            except _RULES as error:
+                self._writing = None
+                connection.close()
+                raise Conflict(
+                    f"{self._title} refuses a change of its flow",
+                    detail=f"PostgreSQL says: {self._address.safe(error)}. It is in {self._address.shown}.",
+                    hint="A constraint or a trigger that others have made forbids it: remove it, or give the flow another table.",
+                ) from error
             except BaseException:
                 # Whatever became of it: the next transaction begins on a new connection.
                 self._writing = None
@@ -189,7 +244,8 @@ class PostgresStore:
             if found != change.expected:
                 raise FenceMoved(found)
             self._add_columns(connection, change)
-            for table, write in ((change.upserts, self._upsert), (change.deletes, self._delete)):
+            # First the deletes: a row may take over a unique value.
+            for table, write in ((change.deletes, self._delete), (change.upserts, self._upsert)):
                 if table is not None and table.num_rows:
                     self._stage(connection, change.fence)
                     write(connection, change, table)
@@ -215,10 +271,18 @@ class PostgresStore:
             "applied_at timestamptz, fence text, PRIMARY KEY (store, copy)"
         )
         connection.execute(f"CREATE TABLE IF NOT EXISTS {self._named(FENCES)} ({columns})")
-        found = self._locked(connection).of(change.copy)
+        known = self._locked(connection)
+        found = known.of(change.copy)
         if found is not None:
             raise FenceMoved(found)
-        fence = change.fence
+        fence, live = change.fence, known.live
+        if change.copy == "beside" and live is not None and _fits(live, fence):
+            # With the rules that others gave to it: what they refuse must be known before the switch.
+            like = "INCLUDING CONSTRAINTS INCLUDING DEFAULTS INCLUDING GENERATED INCLUDING IDENTITY INCLUDING INDEXES"
+            connection.execute(f"CREATE TABLE {self._rows('beside')} (LIKE {self._rows('live')} {like})")
+            self._change_columns(connection, "beside", live, fence)
+            self._put_fence(connection, "beside", fence)
+            return
         made = [f"{quote_name(field.name)} {_type(field, fence.key)}" for field in fence.schema]
         made.append(f"PRIMARY KEY ({_names(fence.key)})")
         connection.execute(f"CREATE TABLE {self._rows(change.copy)} ({', '.join(made)})")
@@ -291,16 +355,20 @@ class PostgresStore:
     def _merge_next(self, connection: Session, before: Fence, fence: Fence) -> None:
         live, beside, key = self._rows("live"), self._rows("beside"), fence.key
         connection.execute("SET LOCAL enable_hashjoin = on")
-        for name in before.schema.names:
-            if name not in fence.schema.names:
-                connection.execute(f"ALTER TABLE {live} DROP COLUMN {quote_name(name)}")
-        for field in fence.schema:
-            if field.name not in before.schema.names:
-                connection.execute(f"ALTER TABLE {live} ADD COLUMN {quote_name(field.name)} {_type(field, key)}")
+        self._change_columns(connection, "live", before, fence)
         same = " AND ".join(f"n.{quote_name(name)} = o.{quote_name(name)}" for name in key)
         connection.execute(f"DELETE FROM {live} AS o WHERE NOT EXISTS (SELECT 1 FROM {beside} AS n WHERE {same})")
         connection.execute(_merge(live, fence.schema, key, f"SELECT {_names(fence.schema.names)} FROM {beside}"))
         connection.execute(f"DROP TABLE {beside}")
+
+    def _change_columns(self, connection: Session, copy: Copy, before: Fence, fence: Fence) -> None:
+        for name in before.schema.names:
+            if name not in fence.schema.names:
+                connection.execute(f"ALTER TABLE {self._rows(copy)} DROP COLUMN {quote_name(name)}")
+        for field in fence.schema:
+            if field.name not in before.schema.names:
+                added = f"{quote_name(field.name)} {_type(field, fence.key)}"
+                connection.execute(f"ALTER TABLE {self._rows(copy)} ADD COLUMN {added}")
 
     def _check_no_others(self, connection: Session, before: Fence) -> None:
         """Raise if others added columns to the table, which would be lost with it."""
@@ -372,6 +440,8 @@ class PostgresStore:
 
 
 _COPIES: tuple[Copy, ...] = ("live", "beside")
+# Raised by constraints and triggers.
+_RULES = (psycopg.IntegrityError, psycopg.DataError, errors.RaiseException)
 _UPSERTS, _DELETES = "pg_temp.mainstem_store_upserts", "pg_temp.mainstem_store_deletes"
 
 

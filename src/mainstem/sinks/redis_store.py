@@ -41,7 +41,7 @@ from mainstem.log.rows.canonical_json import canonical_json, canonical_json_of_r
 from mainstem.log.rows.column_types import NESTED, kind_of
 from mainstem.log.rows.nested_json import from_json, to_json
 from mainstem.sinks.redis_address import RedisAddress
-from mainstem.sinks.store_backend import Copy, Fence, FenceMoved, Fences, StoreChange
+from mainstem.sinks.store_backend import Copy, Fence, FenceMoved, Fences, StoreBackend, StoreChange
 
 __all__ = ["RedisStore"]
 
@@ -57,10 +57,8 @@ ENCODED_BYTES_MAX = 16 << 20
 _COPIES: tuple[Copy, ...] = ("live", "beside")
 
 
-class RedisStore:
+class RedisStore(StoreBackend):
     """The keys with a prefix, such as "shop:product:"."""
-
-    keyless = False
 
     def __init__(self, url: str, prefix: str, *, form: Literal["json", "hash"] = "json") -> None:
         self._address = RedisAddress.parse(url)
@@ -81,14 +79,24 @@ class RedisStore:
 
     # Checks
 
-    def check(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
-        pass  # a column of any type and any name has a text
-
     def unfit(self, column: pa.Array, field: pa.Field, key: tuple[str, ...]) -> Mapping[int, str]:
         if _bytes_max(column) <= VALUE_BYTES_MAX:
             return {}
         reason = f'column "{field.name}" has more than the {VALUE_BYTES_MAX} bytes that Redis takes'
         return {row: reason for row in range(len(column)) if self._size(column.slice(row, 1)) > VALUE_BYTES_MAX}
+
+    def refused(self, change: StoreChange) -> Mapping[int, str]:
+        rows = change.upserts
+        if self._form == "hash" or rows is None:
+            return {}
+        # With the name of each column; a number or a time has less than 64 bytes.
+        most = sum(_bytes_max(part) for column in rows.columns for part in column.chunks)
+        if most + sum(6 * len(name.encode()) + 64 for name in rows.column_names) <= VALUE_BYTES_MAX:
+            return {}
+        reason = f'the row has more than the {VALUE_BYTES_MAX} bytes that Redis takes; store its columns one by one: form="hash"'
+        (batch,) = rows.combine_chunks().to_batches()
+        sizes = (self._size(batch.slice(row, 1).to_struct_array()) for row in range(batch.num_rows))
+        return {row: reason for row, size in enumerate(sizes) if size > VALUE_BYTES_MAX}
 
     def _size(self, value: pa.Array) -> int:
         try:
@@ -228,12 +236,6 @@ class RedisStore:
 
     def _put_strings(self, pipe: Pipeline, keys: list[bytes], rows: pa.RecordBatch) -> None:
         texts = to_json(rows.to_struct_array())
-        if pc.max(pc.binary_length(texts)).as_py() > VALUE_BYTES_MAX:
-            raise Invalid(
-                f"a row for {self._title} has more than the {VALUE_BYTES_MAX} bytes that Redis takes",
-                detail="Each of its columns alone would fit.",
-                hint='Store the columns one by one: form="hash". Or select fewer of them.',
-            )
         parts: list[bytes] = [b""] * (2 * len(keys))
         parts[::2], parts[1::2] = keys, texts.cast(pa.binary()).to_pylist()
         for first in range(0, len(parts), 2 * KEYS_MAX):

@@ -56,7 +56,7 @@ from mainstem.sinks.search_snapshot import (
     translate_errors,
 )
 from mainstem.sinks.store import Store, store_name
-from mainstem.sinks.store_backend import Copy, Fence, FenceMoved, Fences, StoreChange
+from mainstem.sinks.store_backend import Copy, Fence, FenceMoved, Fences, StoreBackend, StoreChange
 
 __all__ = ["SearchFolder", "SearchIndex", "open_search_index", "search_index_names"]
 
@@ -135,7 +135,7 @@ def open_search_index(
     return SearchIndex(home, store_name("search", name), backend, key=key, identity=identity, clock=clock)
 
 
-class SearchFolder:
+class SearchFolder(StoreBackend):
     """The folder of one index. Any number of processes may read it; those that write take turns."""
 
     keyless = False

@@ -216,9 +216,15 @@ class StoreBackend(Protocol):
 
     def check(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
         """Raise `Invalid` if the store cannot have such columns. Connects to nothing. By default all can be had."""
+        return
 
     def unfit(self, column: pa.Array, field: pa.Field, key: tuple[str, ...]) -> Mapping[int, str]:
         """The rows with a value that the store cannot hold, each with the reason; by default there are none."""
+        return {}
+
+    def refused(self, change: StoreChange) -> Mapping[int, str]:
+        """The upserts of a change that the store would refuse as a whole, each with the reason; by default there are none.
+        Changes nothing."""
         return {}
 
     def fences(self) -> Fences:

@@ -7,6 +7,7 @@ before has left. If it is another one, a newer run has begun (`Fenced`), or the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -139,7 +140,12 @@ class StoreWriter:
         if not fence.key:
             columns, rejections = fit_rows(rows, self._schema, name=self._name, unfit=unfit)
             return StoreRows(pa.table(columns, names), pa.table({}), rejections)
-        merged = merge_columns(rows, self._schema, fence.key, name=self._name, unfit=unfit)
+
+        def refused(upserts: list[pa.Array], deletes: list[pa.Array]) -> Mapping[int, str]:
+            change = StoreChange(self._copy, fence, fence, pa.table(upserts, names), pa.table(deletes, list(fence.key)))
+            return self._backend.refused(change) if len(upserts[0]) else {}
+
+        merged = merge_columns(rows, self._schema, fence.key, name=self._name, unfit=unfit, refused=refused)
         return StoreRows(pa.table(merged.upserts, names), pa.table(merged.deletes, list(fence.key)), merged.rejections)
 
     def commit(self, merged: StoreRows, batch: Batch) -> Written:

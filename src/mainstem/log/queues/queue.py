@@ -49,7 +49,7 @@ from mainstem.log.queues.queue_rejections import (
 )
 from mainstem.log.queues.queue_scan import QueueScan, key_text
 from mainstem.log.queues.queue_settings import BY_KEY, QueueSettings
-from mainstem.log.queues.queue_state import Address, QueueState, Rejection
+from mainstem.log.queues.queue_state import Address, QueueState, Rejection, RestoredRow
 from mainstem.log.queues.queue_take import Taking, take
 from mainstem.log.queues.rejected_position import Rejected, no_longer_kept, not_rejected, parse_addresses
 from mainstem.log.rows.partitioner import key_bytes
@@ -357,31 +357,38 @@ class Queue:
         `NotFound` names it. Raises `FellOff` for a message whose record the topic no longer keeps.
         """
         wanted = parse_addresses(positions)
-        with self._lock:
-            self._complete_rejections()
-        state = self._require_opened(self._ledger.current())
-        by_key = self._reads.key() if state.settings.ordered == BY_KEY else ()
         unknown: list[Address] = []
         lost: list[Address] = []
-        for first in range(0, len(wanted), SETTLED_MAX):
-            found: list[tuple[Address, int, str | None]] = []
-            for address in wanted[first : first + SETTLED_MAX]:
-                row = self._scan.row(*address) if address in state.rejected else None
-                if row is not None:
-                    record = row.column("record").field("appended_at")
-                    key = key_text(key_bytes(row, by_key)[0].as_py()) if by_key else None
-                    found.append((address, record.cast(pa.int64())[0].as_py(), key))
-                else:
-                    (lost if address in state.rejected else unknown).append(address)
-
-            def decision(
-                state: QueueState, now: int, found: list[tuple[Address, int, str | None]] = found
-            ) -> tuple[list[Entry], list[Address]]:
-                self._require_opened(state)
-                return decisions.restore(state, found)
-
-            unknown += self._ledger.decide(decision)
+        with self._lock:
+            self._complete_rejections()
+            for first in range(0, len(wanted), SETTLED_MAX):
+                found, missing, gone = self._find_rejected(wanted[first : first + SETTLED_MAX])
+                unknown += missing + self._ledger.decide(self._restoring(found))
+                lost += gone
         self._refuse(unknown, lost, len(wanted), "restored")
+
+    def _find_rejected(self, wanted: list[Address]) -> tuple[list[RestoredRow], list[Address], list[Address]]:
+        """Of rejected messages what an entry needs; those that are not rejected, and those whose record is gone."""
+        state = self._require_opened(self._ledger.current())
+        by_key = self._reads.key() if state.settings.ordered == BY_KEY else ()
+        found: list[RestoredRow] = []
+        unknown, lost = [], []
+        for address in wanted:
+            if address not in state.rejected:
+                unknown.append(address)
+            elif (row := self._scan.row(*address)) is None:
+                lost.append(address)
+            else:
+                appended_at = row.column("record").field("appended_at").cast(pa.int64())[0].as_py()
+                found.append((address, appended_at, key_text(key_bytes(row, by_key)[0].as_py()) if by_key else None))
+        return found, unknown, lost
+
+    def _restoring(self, found: list[RestoredRow]) -> Callable[[QueueState, int], tuple[list[Entry], list[Address]]]:
+        def decision(state: QueueState, now: int) -> tuple[list[Entry], list[Address]]:
+            self._require_opened(state)
+            return decisions.restore(state, found)
+
+        return decision
 
     def drop(self, positions: Iterable[Rejected] | Rejected) -> None:
         """Forget rejected messages, given as for `restore`: they are done. Their rows stay in the rejected topic.

@@ -50,6 +50,7 @@ __all__ = [
     "OpenMessage",
     "QueueState",
     "Rejection",
+    "RestoredRow",
     "acknowledge",
     "delete",
     "drop",
@@ -64,6 +65,8 @@ __all__ = [
 
 # Partition and offset.
 Address = tuple[int, int]
+# The address of a rejected message, its append time, and its key if the queue is ordered.
+RestoredRow = tuple[Address, int, str | None]
 # The index of the holder in a message's list.
 HOLDER_PLACE = 6
 # Rejected messages that can be restored: of more, the oldest are forgotten. They stay in the rejected topic.
@@ -460,10 +463,8 @@ def reject(state: QueueState, receipt: str, reason: str) -> list[Entry]:
     return [_rejecting_entry(_require_held(state, receipt), "rejected", reason)]
 
 
-def restore(
-    state: QueueState, messages: Iterable[tuple[Address, int, str | None]]
-) -> tuple[list[Entry], list[Address]]:
-    """Return rejected messages, given with append time and key, to the waiting ones; also return those not rejected."""
+def restore(state: QueueState, messages: Iterable[RestoredRow]) -> tuple[list[Entry], list[Address]]:
+    """Return rejected messages to the waiting ones; also return those that are not rejected."""
     known: dict[Address, list[Any]] = {}
     unknown = []
     for address, appended_at, key in messages:

@@ -49,12 +49,21 @@ class MergedColumns:
 
 # Checks a column with its type: the rows that a store cannot hold, and why.
 Unfit = Callable[[pa.Array, pa.Field], Mapping[int, str]]
+# Checks the columns of the upserts and of the deletes: the upserts that a store refuses, and why.
+Refused = Callable[[list[pa.Array], list[pa.Array]], Mapping[int, str]]
 
 
 def merge_columns(
-    rows: pa.Table, schema: pa.Schema, key: Sequence[str], *, name: str, unfit: Unfit | None = None
+    rows: pa.Table,
+    schema: pa.Schema,
+    key: Sequence[str],
+    *,
+    name: str,
+    unfit: Unfit | None = None,
+    refused: Refused | None = None,
 ) -> MergedColumns:
-    """The rows as a keyed table with this schema takes them; `unfit` finds rows that the store cannot hold.
+    """The rows as a keyed table with this schema takes them; `unfit` finds rows that the store cannot hold, by column, and
+    `refused` those that it cannot hold as a whole. Of a key whose latest row is rejected the one before counts.
 
     >>> schema = pa.schema({"store": pa.string(), "revenue": pa.int64()})
     >>> rows = pa.table({"store": ["b", "a", "b", None], "revenue": [1, 2, 3, 4]})
@@ -69,13 +78,16 @@ def merge_columns(
             for row in np.flatnonzero(columns[column].is_null().to_numpy(zero_copy_only=False)).tolist():
                 reasons.setdefault(row, f'column "{column}" is null, and is in the key')
     record = _one_array(rows.column("record")) if "record" in rows.schema.names else None
-    chosen, deleted = _latest([_sortable(columns[part]) for part in key], record, rows.num_rows, list(reasons))
-    kept, gone = chosen[~deleted], chosen[deleted]
-    return MergedColumns(
-        [_take(columns[field.name], kept) for field in schema],
-        [_take(columns[part], gone) for part in key],
-        tuple(Rejection(row, reasons[row]) for row in sorted(reasons)),
-    )
+    sortable = [_sortable(columns[part]) for part in key]
+    while True:
+        chosen, deleted = _latest(sortable, record, rows.num_rows, list(reasons))
+        kept, gone = chosen[~deleted], chosen[deleted]
+        upserts = [_take(columns[field.name], kept) for field in schema]
+        deletes = [_take(columns[part], gone) for part in key]
+        found = {} if refused is None else refused(upserts, deletes)
+        if not found:
+            return MergedColumns(upserts, deletes, tuple(Rejection(row, reasons[row]) for row in sorted(reasons)))
+        reasons |= {int(kept[place]): reason for place, reason in found.items()}
 
 
 def fit_rows(

@@ -8,8 +8,8 @@
         version         int         of the flow
         batch           bigint
         topic           string      where the row comes from, as far as its `record` and the flow say
-        partition       int
-        offset          bigint
+        partition       int         null after an operator that keeps state: its rows have places of its own
+        offset          bigint      as partition
         rejected_at     timestamp
 
 They are appended before the sink commits the batch, or in the same transaction if the sink is a topic, by the flow's own
@@ -124,14 +124,23 @@ class RejectedRows:
     """Appends the rejected rows of one run to their topic. For one thread."""
 
     def __init__(
-        self, log: Log, checkpoint: str, *, sink: str, topics: Sequence[str] = (), share_max: float = 1.0
+        self,
+        log: Log,
+        checkpoint: str,
+        *,
+        sink: str,
+        topics: Sequence[str] = (),
+        share_max: float = 1.0,
+        staged: bool = False,
     ) -> None:
+        """`staged`: the `record` of a row has the bucket of a stage, and the number of the row in it."""
         self._log = log
         self._checkpoint = checkpoint
         self._sink = sink
         # A row's `record` does not name its topic; it is known only if the flow reads one topic.
         self._origin = topics[0] if len(topics) == 1 else None
         self._share_max = share_max
+        self._staged = staged
         self._producer: Producer | None = None
 
     def check(self, rejections: Sequence[RowRejection], taken: int) -> None:
@@ -187,6 +196,7 @@ class RejectedRows:
             # A null index gives a row of nulls.
             plain = plain.take(pa.array([None if cut else row for row, cut in enumerate(large)], pa.int64()))
         now = self._log.clock.now()
+        places = [{} if record is None or self._staged else record for record in records]
         about = [
             {
                 "reason": rejection.reason,
@@ -194,11 +204,11 @@ class RejectedRows:
                 "version": batch.run.version,
                 "batch": batch.number,
                 "topic": (record or {}).get("topic", self._origin),
-                "partition": (record or {}).get("partition"),
-                "offset": (record or {}).get("offset"),
+                "partition": place.get("partition"),
+                "offset": place.get("offset"),
                 "rejected_at": now,
             }
-            for rejection, record in zip(rejections, records, strict=True)
+            for rejection, record, place in zip(rejections, records, places, strict=True)
         ]
         columns = {field.name: plain.column(field.name) for field in plain.schema if storable(field)}
         return pa.table({**columns, "row": texts, "rejection": pa.array(about, REJECTION)})

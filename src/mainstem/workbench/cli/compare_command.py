@@ -10,6 +10,7 @@ import typer
 
 from mainstem.durations import duration_us
 from mainstem.errors import NotFound, did_you_mean
+from mainstem.sinks.store_record import store_names
 from mainstem.workbench.cli.command_arguments import HomeOption, open_home
 from mainstem.workbench.cli.json_output import JsonOption, print_json
 from mainstem.workbench.cli.program_file import ProgramFile, load_captures, load_program
@@ -128,11 +129,16 @@ class _Tables:
             else f'there is no topic, view or store "{name}"',
             detail=f"There are: {', '.join(sorted(set(known))) or 'none'}."
             + ("" if self._program else " Stores and captured tables need --program."),
-            hint=f"Say which one: {found[0]}:{name}"
-            if found
-            else did_you_mean(name, known)
-            or "Give a kind and a name, such as topic:orders, view:revenue, files:out/orders.",
+            hint=f"Say which one: {found[0]}:{name}" if found else did_you_mean(name, known) or self._way(name),
         )
+
+    def _way(self, name: str) -> str:
+        """What to do about a name that is not known."""
+        if self._program is not None:
+            return "Give a kind and a name, such as topic:orders, view:revenue, files:out/orders."
+        if name in store_names(self._stem.home):
+            return f"It is a store: name the program that has it, --program FILE, and the store as store:{name}."
+        return "A store or a captured table needs the program that has it: --program FILE. Or give a kind and a name, such as files:out/orders."
 
     def _all_stores(self) -> dict[str, Any]:
         if self._stores is None:
@@ -168,7 +174,8 @@ def _pick(kind: str, name: str, known: Mapping[str, Any], program: str | None) -
     raise NotFound(
         f'there is no {kind} "{name}"' + ("" if program else " without a program"),
         detail=f"The program has: {', '.join(known) or 'none'}." if program else "A program says how it is reached.",
-        hint=did_you_mean(name, known) or ("Name one of these." if program else "Give it: --program shop.py"),
+        hint=did_you_mean(name, known)
+        or ("Name one of these." if program else "Name the program that has it: --program FILE"),
     )
 
 

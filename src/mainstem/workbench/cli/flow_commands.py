@@ -11,7 +11,7 @@ import typer
 
 from mainstem.durations import duration_us, show_duration
 from mainstem.errors import Unavailable
-from mainstem.workbench.cli.command_arguments import HomeOption, open_home
+from mainstem.workbench.cli.command_arguments import HomeOption, open_home, parse_moment
 from mainstem.workbench.cli.command_tree import new_noun
 from mainstem.workbench.cli.json_output import AllColumnsOption, JsonOption, print_json, print_outcome
 from mainstem.workbench.cli.list_entry import Unreadable, json_entry, table_row, try_look
@@ -50,17 +50,26 @@ def plot(
     flow: FlowArgument,
     *,
     output: Annotated[Path, typer.Option("--output", "-o", help="The SVG file to write.", dir_okay=False)],
+    start: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Begin with appends at this time, or earliest; default: the last records."),
+    ] = None,
+    stop: Annotated[str | None, typer.Option(metavar="TIME", help="End before appends at this time.")] = None,
     as_json: JsonOption = False,
     home: HomeOption = None,
 ) -> None:
     """Plot a flow: event times and append times of its records, the watermark, the ideal line, and each emitted pane.
+
+    Only what is plotted is read: by default the last 4,000 records of the flow's topics, and the panes emitted since the first
+    of them.
 
     Example: mainstem flow plot totals -o totals.svg
     """
     from mainstem.workbench.cli.flow_plot import plot_of, svg_of
 
     with open_home(home) as stem:
-        found = plot_of(stem, flow)
+        first: Any = start if start in (None, "earliest") else parse_moment(start, "--start")
+        found = plot_of(stem, flow, start=first, stop=None if stop is None else parse_moment(stop, "--stop"))
         output.write_text(svg_of(found), encoding="utf-8")
     records, panes = len(found.points), len(found.panes)
     said = f"{output}: {show_count(records, 'record')}, {show_count(panes, 'pane')}"

@@ -2,17 +2,20 @@
 
 Each record of the flow's topics is a point: its event time, and its append time. The watermark at each record makes a
 line. Each pane that the flow emitted spans its window, at the time of its emission.
+
+A plot has a span of append times, and only records and panes of that span are read. By default it is the span of the last
+records, as many as are drawn: the topic that has the most of them says where it begins.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -27,12 +30,13 @@ from mainstem.workbench.cli.flow_facts import FlowFacts, flow_facts
 if TYPE_CHECKING:
     from mainstem.log.topic import Topic
     from mainstem.stem import Mainstem
+    from mainstem.views.view import View
 
 __all__ = ["PLAIN", "FlowPlot", "PlottedPane", "find_rises", "plot_of", "svg_of", "watermark_delay"]
 
 Int64Array = npt.NDArray[np.int64]
 
-# More points are not visible; above this, every second one is omitted, repeatedly.
+# More points are not visible; above this, of a span that was given, every second one is omitted, repeatedly.
 POINTS_MAX = 4_000
 # Only the last panes are shown.
 PANES_MAX = 2_000
@@ -61,8 +65,14 @@ class FlowPlot:
     panes: tuple[PlottedPane, ...]
 
 
-def plot_of(stem: Mainstem, flow: str) -> FlowPlot:
-    """The data of the plot."""
+def plot_of(
+    stem: Mainstem,
+    flow: str,
+    *,
+    start: datetime | Literal["earliest"] | None = None,
+    stop: datetime | None = None,
+) -> FlowPlot:
+    """The data of the plot: what was appended from `start` on and before `stop`, by default the last records."""
     facts = flow_facts(stem, flow)
     topics = [
         topic
@@ -75,15 +85,73 @@ def plot_of(stem: Mainstem, flow: str) -> FlowPlot:
             detail=f"It reads: {', '.join(dict.fromkeys(part.source for part in facts.sources)) or 'nothing'}.",
             hint="Create the topic with event_time=... to plot it.",
         )
-    found = [_records(topic, delay) for topic in topics for delay in [watermark_delay(facts, topic.name)]]
+    spans = {topic.name: _Span.find(topic, start, stop) for topic in topics}
+    if start is None:
+        begin = _last_records(topics, spans)
+        spans = {topic.name: spans[topic.name].since(topic, begin) for topic in topics}
+    else:
+        begin = as_us(start) if isinstance(start, datetime) else None
+    found = [_records(topic, spans[topic.name], watermark_delay(facts, topic.name)) for topic in topics]
     points = np.concatenate([points for points, _ in found])
     watermark = np.concatenate([line for _, line in found])
     return FlowPlot(
         f"{flow}: event time and processing time",
         points,
         find_rises(watermark),
-        tuple(deque(_panes(stem, facts), maxlen=PANES_MAX)),
+        tuple(deque(_panes(stem, facts, begin, stop), maxlen=PANES_MAX)),
     )
+
+
+@dataclass(frozen=True)
+class _Span:
+    """The offsets of a topic that are read: from the first of each partition, up to the second."""
+
+    starts: dict[int, int]
+    stops: dict[int, int]
+
+    @classmethod
+    def find(cls, topic: Topic, start: datetime | str | None, stop: datetime | None) -> _Span:
+        """What was appended in a span of time. Of the begin only the index is read."""
+        moment, numbers = topic.backend.moment(), range(topic.settings.partitions)
+        stops = {number: moment.latest(number) for number in numbers}
+        if stop is not None:
+            stops = {number: min(end, moment.at_time(number, as_us(stop))) for number, end in stops.items()}
+        starts = {number: moment.earliest(number) for number in numbers}
+        if isinstance(start, datetime):
+            starts = {number: max(first, moment.at_time(number, as_us(start))) for number, first in starts.items()}
+        return cls(starts, {number: max(end, starts[number]) for number, end in stops.items()})
+
+    def last(self, rows: int) -> _Span:
+        """At most the last `rows` offsets of each partition."""
+        return _Span(
+            {number: max(first, self.stops[number] - rows) for number, first in self.starts.items()}, self.stops
+        )
+
+    def since(self, topic: Topic, at: int | None) -> _Span:
+        """Without what was appended before a time."""
+        if at is None:
+            return self
+        moment = topic.backend.moment()
+        starts = {number: max(first, moment.at_time(number, at)) for number, first in self.starts.items()}
+        return _Span({number: min(first, self.stops[number]) for number, first in starts.items()}, self.stops)
+
+    def batches(self, topic: Topic, columns: list[str] | None, watermark: str | None) -> Iterator[pa.RecordBatch]:
+        return topic.batches(start=self.starts, stop=self.stops, columns=columns, watermark=watermark)
+
+
+def _last_records(topics: Sequence[Topic], spans: dict[str, _Span]) -> int | None:
+    """Since when at most `POINTS_MAX` records were appended; None: at all. Cuts the spans to what can be drawn."""
+    share = max(1, POINTS_MAX // sum(topic.settings.partitions for topic in topics))
+    begins: list[int] = []
+    for topic in topics:
+        whole, spans[topic.name] = spans[topic.name], spans[topic.name].last(share)
+        for number, first in spans[topic.name].starts.items():
+            if first > whole.starts[number]:
+                record = topic.backend.read(number, first, 1, [str(topic.settings.event_time)])
+                begins += (
+                    [] if record is None else record.column("record").field("appended_at").cast(pa.int64()).to_pylist()
+                )
+    return max(begins, default=None)
 
 
 def watermark_delay(facts: FlowFacts, topic: str) -> int:
@@ -95,11 +163,11 @@ def watermark_delay(facts: FlowFacts, topic: str) -> int:
     return 0
 
 
-def _records(topic: Topic, delay: int) -> tuple[Int64Array, Int64Array]:
+def _records(topic: Topic, span: _Span, delay: int) -> tuple[Int64Array, Int64Array]:
     """Event time and append time of some records, and watermark and append time."""
     name = str(topic.settings.event_time)
     points, watermark, step = np.empty((0, 2), np.int64), np.empty((0, 2), np.int64), 1
-    for batch in topic.batches(columns=[name], watermark=f"{delay} microseconds"):
+    for batch in span.batches(topic, [name], f"{delay} microseconds"):
         record = batch.column("record")
         appended = times_of(record.field("appended_at"))
         offsets = np.asarray(record.field("offset"))
@@ -127,9 +195,9 @@ def find_rises(pairs: Int64Array) -> Int64Array:
     return np.stack([highest, ordered[:, 1]], axis=1)[rises]
 
 
-def _panes(stem: Mainstem, facts: FlowFacts) -> Iterator[PlottedPane]:
-    """The panes in the flow's sink, if it is a topic or a view with windows."""
-    for rows in _sink_rows(stem, facts):
+def _panes(stem: Mainstem, facts: FlowFacts, begin: int | None, stop: datetime | None) -> Iterator[PlottedPane]:
+    """The panes in the flow's sink that were emitted in the span, if it is a topic or a view with windows."""
+    for rows in _sink_rows(stem, facts, begin, stop):
         if "window" not in rows.schema.names or not pa.types.is_struct(rows.schema.field("window").type):
             return
         for row in rows.to_pylist():
@@ -146,18 +214,34 @@ def _pane(row: dict[str, Any]) -> PlottedPane:
     return PlottedPane(start, end, at, pane.get("timing", PLAIN), said)
 
 
-def _sink_rows(stem: Mainstem, facts: FlowFacts) -> Iterator[pa.Table | pa.RecordBatch]:
+def _sink_rows(
+    stem: Mainstem, facts: FlowFacts, begin: int | None, stop: datetime | None
+) -> Iterator[pa.Table | pa.RecordBatch]:
     kind, _, name = facts.sink.partition(" ")
     if kind == "topic" and name in stem.topics():
-        yield from stem.topic(name).batches()
+        topic = stem.topic(name)
+        span = _Span.find(topic, None if begin is None else as_datetime(begin), stop)
+        yield from span.last(PANES_MAX).batches(topic, None, None)
     elif kind == "view" and name in stem.views():
         with closing(stem.view(name)) as view:
-            described = view.describe()
-            position = described.first_position
-            while position < described.last_position:
-                changes = view.changes(position)
+            position, end = _view_positions(view, begin, stop)
+            # A change is one pane at most.
+            position = max(position, end - PANES_MAX)
+            while position < end:
+                changes = view.changes_between(position, end, PANES_MAX)
                 yield changes.rows
                 position = changes.end
+
+
+def _view_positions(view: View, begin: int | None, stop: datetime | None) -> tuple[int, int]:
+    """The changes of a view in a span of time: after the first position, up to the second."""
+    described = view.describe()
+    first, last = described.first_position, described.last_position
+    with view.snapshot() as snapshot:
+        # The last commit before the span, and the last one in it.
+        before = None if begin is None else snapshot.position_at(begin - 1)
+        until = last if stop is None else snapshot.position_at(as_us(stop) - 1)
+    return max(first, before or 0), min(last, until or 0)
 
 
 # The plot as SVG: event time to the right, processing time upwards.

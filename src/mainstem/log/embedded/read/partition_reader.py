@@ -572,7 +572,9 @@ class PartitionReader:
             raise FileNotFoundError(
                 ENOENT, os.strerror(ENOENT), SegmentName(head.segment, head.epoch).path(self._folder)
             )
-        for name in names:
+        # Append times never decrease: it is in the last segment that begins before that time, or it begins the next one.
+        later = bisect.bisect_left(names, at, key=self._first_append)
+        for name in names[max(0, later - 1) :]:
             segment = self._segment(name)
             size = head.position if (head.segment, head.epoch) == name else segment.size()
             found = SegmentIndex(self.files, name.index_path(self._folder)).find_time(segment, at)
@@ -580,6 +582,16 @@ class PartitionReader:
                 if header.count and header.appended_at >= at:
                     return min(header.base_offset, visible.end)
         return visible.end
+
+    def _first_append(self, name: SegmentName) -> int:
+        """The append time of the first records of a segment of blocks; later than any if it has none."""
+        segment = self._segment(name)
+        position = PREAMBLE_BYTES
+        while (header := segment.header_at(position)) is not None:
+            if header.count:
+                return header.appended_at
+            position += header.size
+        return INTEGER_MAX
 
     def _sealed_offset_at(self, entry: SealedEntry, at: int) -> int:
         if entry.appended_first >= at:
