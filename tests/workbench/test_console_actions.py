@@ -92,7 +92,7 @@ def test_a_message_is_restored_once_and_it_is_noted(stem, act, token):
     assert act("restore", {**asked, "confirm": True}).status == 404
     assert act("drop", {**asked, "positions": ["0:1"], "confirm": True}).status == 200
     assert queue.rejected_positions() == [(0, 2)]
-    noted = [row for row in read_activity(stem.log, 0) if row["subject"] == "console"]
+    noted = [row for row in read_activity(stem.log, 0, ["orders.mails"]) if row["subject"] == "console"]
     assert [row["text"] for row in noted] == [
         "restore: restored 1 message of queue mails of orders",
         "drop: dropped 1 message of queue mails of orders",
