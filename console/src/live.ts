@@ -232,8 +232,8 @@ const TICK_MS = 150;
 export function useTick(subject: string | null): number {
   const [tick, setTick] = useState(0);
   const timer = useRef<ReturnType<typeof setTimeout> | undefined>(undefined);
-  useStream(subject, ({ kind }) => {
-    if (kind === "snapshot" && tick === 0) return;
+  // Also the first snapshot: something may have come between the page's own read and the begin of the stream.
+  useStream(subject, () => {
     timer.current ??= setTimeout(() => {
       timer.current = undefined;
       setTick((before) => before + 1);
