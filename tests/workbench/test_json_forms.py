@@ -65,6 +65,8 @@ CALLS = {
     "home copy": "home copy backup",
     "home verify": "home verify",
     "query": 'query "SELECT * FROM orders"',
+    "token create": "token create --scope read",
+    "token list": "token list",
     "doctor": "doctor",
     "completion": "completion bash",
     "topic delete": "topic delete customers --yes",
@@ -72,7 +74,8 @@ CALLS = {
 # Those that read standard input, start Spark, or need brokers, a database or an index: other tests parse what they print.
 ELSEWHERE = {
     "search", "sql", "run", "check", "view rebuild", "view check", "topic adopt", "capture setup", "capture run", "capture drop",
-    "capture check", "store describe", "store rebuild",
+    "capture check", "store describe", "store rebuild", "console",
+    "token revoke",
 }  # fmt: skip
 
 

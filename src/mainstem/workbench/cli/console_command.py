@@ -8,6 +8,7 @@ import typer
 
 from mainstem.errors import Invalid
 from mainstem.workbench.cli.command_arguments import HomeOption, open_home, split_words
+from mainstem.workbench.cli.json_output import JsonOption, print_json
 
 __all__ = ["console"]
 
@@ -34,6 +35,7 @@ def console(
             help="What a token with the scope act may do: stop, restore, drop; kill, for demonstrations.",
         ),
     ] = None,
+    as_json: JsonOption = False,
     home: HomeOption = None,
 ) -> None:
     """Show the home in a browser: what runs, how far it is, every topic, view and queue. Ctrl-C ends it.
@@ -54,4 +56,6 @@ def console(
     permitted = frozenset(split_words(actions) or ())
     settings = ConsoleSettings(host, port, tuple(name or ()), tls_cert, tls_key, behind_proxy, permitted)
     with open_home(home) as stem:
-        serve_console(stem, settings, lambda url: typer.echo(f"console at {url}"))
+        serve_console(
+            stem, settings, lambda url: print_json({"url": url}) if as_json else typer.echo(f"console at {url}")
+        )
