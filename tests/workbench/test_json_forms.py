@@ -171,7 +171,7 @@ def test_what_every_command_prints_parses_and_has_one_form(answers):
         "topic create": "created", "topic alter": "altered", "topic delete": "deleted", "topic seal": "sealed",
         "group reset": "reset", "queue acknowledge": "acknowledged", "queue release": "released",
         "queue reject": "rejected", "queue restore": "restored", "queue drop": "dropped", "queue rewind": "rewound", "queue delete": "deleted", "flow plot": "plotted",
-        "view drop": "dropped", "capture snapshot": "requested",
+        "view drop": "dropped", "capture snapshot": "requested", "token create": "created",
     }  # fmt: skip
     assert answers["flow stop"] == [{"flow": "revenue", "batch": 0, "outcome": "not running"}]
 
