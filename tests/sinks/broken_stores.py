@@ -1,9 +1,12 @@
 """Stores that break one promise each, made of the one of the guide: the test kit must catch them."""
 
+import os
 from contextlib import contextmanager
+from pathlib import Path
 
 from mainstem.sinks import Fences
 from tests.sinks.own_store import COLUMNS, SqliteStore
+from tests.waiting import wait_until
 
 
 class WithoutTransaction(SqliteStore):
@@ -29,11 +32,27 @@ class FillingInPlace(SqliteStore):
 
 
 class WithoutLock(SqliteStore):
-    """Another process can write between the look at the fence and the commit."""
+    """Another process can write between the look at the fence and the commit, and does: the first time two of them wait for
+    each other there. The process that opened the store first, that of the test, waits for nobody."""
+
+    def __init__(self, path, table):
+        super().__init__(path, table)
+        self.opened = Path(f"{path}.opened_by")
+        self.opened.mkdir(exist_ok=True)
+        self.waits = bool([*self.opened.iterdir()]) and not self._mine.exists()
+        self._mine.touch()
+
+    @property
+    def _mine(self):
+        return self.opened / str(os.getpid())
 
     @contextmanager
     def transaction(self, kind="IMMEDIATE"):
         found = self.fences() if kind == "IMMEDIATE" else None
+        if found is not None and self.waits:
+            self.waits = False
+            Path(f"{self._mine}.looked").touch()
+            wait_until(lambda: len([*self.opened.glob("*.looked")]) == 2)
         with super().transaction(kind) as (database, now):
             yield database, now if found is None else found
 
