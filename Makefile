@@ -14,6 +14,8 @@ WORKERS ?= 3
 # How long the demo takes from its first result, and its orders a second: `make demo SECONDS=10`; 0 goes on until Ctrl-C.
 SECONDS ?= 120
 RATE ?= 2
+# Of the console; 0: any that is free.
+PORT ?= 8765
 
 .PHONY: help setup test test-fast test-long lint static console format demo tour docs bench bench-quick clean
 
@@ -69,7 +71,7 @@ format: $(TEST_STAMP) ## put the code into the house form
 	$(BIN)/ruff format .
 
 demo: $(STAMP) ## a shop, live on one page, for two minutes
-	@$(BIN)/python -m examples.demo --seconds $(SECONDS) --rate $(RATE)
+	@$(BIN)/python -m examples.demo --seconds $(SECONDS) --rate $(RATE) --port $(PORT)
 
 tour: $(STAMP) ## one short program per idea, each checked against a recomputation
 	@$(BIN)/python -m examples.tour

@@ -107,7 +107,7 @@ class Shop:
 
 
 class Run:
-    """The process that runs the flows: started, killed, started again."""
+    """The process that runs the flows: started, killed, started again. Ctrl-C is for the demo alone."""
 
     def __init__(self, home: str) -> None:
         self.command = [sys.executable, "-m", "mainstem.workbench.cli.main", "--home", home, "run", str(PROGRAM)]
@@ -116,7 +116,9 @@ class Run:
 
     def start(self) -> None:
         with self.said.open("a") as said:
-            self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+            self.process = subprocess.Popen(
+                self.command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
+            )
 
     def check(self) -> None:
         if self.process.poll() is not None:
@@ -262,10 +264,12 @@ def start_console(home: str, port: int) -> subprocess.Popen | None:
     if port < 0:
         return None
     command = [sys.executable, "-m", "mainstem.workbench.cli.main", "--home", home, "console", "--port", str(port)]
-    console = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    console = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
     address = (console.stdout.readline() if console.stdout else "").split()[-1:]
     if not address:
-        sys.exit("the console did not start")
+        sys.exit("the console did not start; with another port: make demo PORT=0")
     print(f"Look at {address[0]}", flush=True)
     if sys.stdout.isatty() and any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY"))):
         webbrowser.open(address[0])

@@ -17,7 +17,7 @@ from mainstem.workbench.cli.main import run
 from mainstem.workbench.console.connection_owner import ConnectionOwner
 from mainstem.workbench.console.console_access import COOKIE, HEADERS
 from tests.certificate import make_certificate
-from tests.needs import needs, needs_root
+from tests.needs import cannot_run, needs, needs_root
 from tests.workbench.console_process import running_console
 
 DAY_US = 86_400_000_000
@@ -97,8 +97,8 @@ def test_a_closed_connection_of_root_is_nobody(tmp_path):
 def test_over_ipv6_too(home):
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
-    except OSError:
-        pytest.skip("this machine has no IPv6")
+    except OSError as error:
+        cannot_run("IPv6", str(error))
     with running_console(home, "--host", "::1") as running:
         assert running.get("/api/session")["scope"] == "read"
 

@@ -75,9 +75,10 @@ def _key_of(sink: Any) -> list[str]:
 
 
 def write_description(store: FlowStore, run: FlowRun, planned: PlannedFlow) -> None:
-    """Write what a run of the flow does."""
+    """Write what a run of the flow does, if it can be written: no flow fails for want of it."""
     content = {**describe_flow(planned, run), "format": FORMAT}
-    replace_file(REAL_FILES, store.description(run.version), encode_checked(content, indent=1))
+    with suppress(OSError):
+        replace_file(REAL_FILES, store.description(run.version), encode_checked(content, indent=1))
 
 
 def read_description(store: FlowStore, version: int) -> dict[str, Any] | None:

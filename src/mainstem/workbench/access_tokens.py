@@ -21,7 +21,7 @@ from datetime import datetime
 from typing import Literal
 
 from mainstem.clock import Clock, SystemClock, as_datetime
-from mainstem.durable_files import decode_checked, encode_checked
+from mainstem.durable_files import REAL_FILES, decode_checked, encode_checked
 from mainstem.errors import CorruptHome, Invalid, NewerFormat, NotFound, did_you_mean
 
 __all__ = ["AccessToken", "AccessTokens", "Scope"]
@@ -132,6 +132,8 @@ class AccessTokens:
                 file.flush()
                 os.fsync(handle)
             os.replace(beside, self._path)
+            # A token that was revoked stays so, also after a power cut.
+            REAL_FILES.sync_directory(self._folder)
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
