@@ -238,7 +238,8 @@ def compare(story: Story, flows: Run, home: str) -> int:
     for name in different:
         print(f"\n{name}, only there or only in the log: {difference(story.stem, name)[:5]}")
     if not different:
-        print("Every row was counted once, through a kill and late rows.")
+        through = [text for what, text in (("back", "a kill"), ("corrected", "late rows")) if what in story.told]
+        print(f"Every row was counted once{', through ' if through else ''}{' and '.join(through)}.")
         print(f"\nTry next:\n\n  export MAINSTEM_HOME={home}")
         command = "mainstem" if shutil.which("mainstem") else os.path.relpath(Path(sys.executable).parent / "mainstem")
         for line in ("view read revenue --limit 8", "view read best_articles", "flow describe delivered", "queue list"):
