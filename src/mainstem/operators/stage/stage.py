@@ -62,6 +62,9 @@ class Preparation:
 
     native: Callable[[DataFrame], DataFrame]
     arrow: Callable[[pa.Table], pa.Table]
+    # Broadcast: its rows reach every bucket. It leaves `group` null; in each bucket a row then has the group of that bucket
+    # (`bucket_groups`), under which an engine can keep it. Such a stage takes no packed rows.
+    every_bucket: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,11 @@ class StageSpec:
     def preparations(self) -> tuple[Preparation, ...]:
         """One for each input."""
         return (Preparation(self.prepare, self.prepare_rows), *self.others)
+
+    @property
+    def broadcasts(self) -> bool:
+        """Whether an input reaches every bucket."""
+        return any(one.every_bucket for one in self.preparations)
 
 
 @dataclass(frozen=True)
