@@ -62,12 +62,13 @@ def api_routes(home: WatchedHome) -> list[Route]:
         "/api/history": api.history,
         "/api/search": api.search,
     }
-    return [Route(path, _endpoint(answer), methods=["GET"]) for path, answer in answers.items()]
+    return [Route(path, _endpoint(home, answer), methods=["GET"]) for path, answer in answers.items()]
 
 
-def _endpoint(answer: Answer) -> Callable[[Request], Response]:
+def _endpoint(home: WatchedHome, answer: Answer) -> Callable[[Request], Response]:
     def respond(request: Request) -> Response:
-        return JsonResponse(exact_json(answer(request)))
+        with home.reach.asking():
+            return JsonResponse(exact_json(answer(request)))
 
     return respond
 
