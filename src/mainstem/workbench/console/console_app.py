@@ -36,7 +36,7 @@ WORDS = {404: "there is no such page", 405: "this address takes no such request"
 
 def console_app(hub: StreamHub, rules: AccessRules, tokens: AccessTokens, permitted: frozenset[str]) -> ASGIApp:
     """The application behind its gate."""
-    queries, actions = SqlAnswers(hub.home.stem), ConsoleActions(hub.home.stem, permitted)
+    queries, actions = SqlAnswers(hub.home), ConsoleActions(hub.home.stem, permitted)
 
     async def stream(request: Request) -> Response:
         return EventStream(request, hub)
