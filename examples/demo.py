@@ -25,25 +25,26 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import mainstem
-from examples.demo_cluster import start_kafka, start_spark
+from examples.demo_cluster import END_WITH_PARENT, start_kafka, start_spark
 from examples.demo_events import DemoEvents
 from examples.demo_shop import TOPICS, make_topics
 from examples.demo_walk import WALK
 from mainstem import Backoff, Mainstem
 from mainstem.workbench.access_tokens import AccessTokens
 
-MAINSTEM = [sys.executable, "-m", "mainstem.workbench.cli.main"]
+MAINSTEM = [sys.executable, "-c", END_WITH_PARENT, sys.executable, "-m", "mainstem.workbench.cli.main"]
 PROGRAM = Path(__file__).with_name("demo_shop.py")
 MARK = "made_by_the_demo"
 DAY_US = 86_400_000_000
 REJECTED = 'SELECT count(*) AS messages FROM "mails.sending.rejected"'
 # How long the flows may take to catch up in the end.
 SECONDS_TO_CATCH_UP = 180.0
-# Mira uploads so long after the first result; her phone went off before the demo began. The flows that join wait for four
-# minutes: she may not stay away for longer.
+# Mira's phone went off before the demo began. She uploads so long after the first result, and is away for so long at least; at
+# most for a little less than the flows that join wait. If nobody could see it yet, her phone goes off again.
 SECONDS_TO_UPLOAD = 5
 OFFLINE_BEFORE = timedelta(seconds=150)
-ONLINE_AFTER_MAX = timedelta(seconds=80)
+OFFLINE_MIN = timedelta(seconds=90)
+OFFLINE_MAX = timedelta(seconds=230)
 
 # Each result as it is, and as DuckDB finds it in the log.
 MADE = {
@@ -76,8 +77,10 @@ class Shop:
 
     def __init__(self, stem: Mainstem, rate: int) -> None:
         self.stem, self.rate = stem, rate
-        self.opened_at = self.now = datetime.now(UTC)
+        self.now = datetime.now(UTC)
         self.events = DemoEvents(self.now - timedelta(minutes=10), offline=self.now - OFFLINE_BEFORE)
+        # Whether there are results that late orders correct.
+        self.watched = False
         self.rows = 0
         self.closed, self.sent = threading.Event(), threading.Event()
         self.threads = [threading.Thread(target=work, daemon=True) for work in (self._sell, self._send)]
@@ -91,16 +94,12 @@ class Shop:
         for thread in self.threads:
             thread.start()
 
-    def upload(self) -> None:
-        """Mira is online again."""
-        self.events.online = self.events.online or self.now
-
     def close(self) -> None:
         """No more orders; the producer declares that nothing earlier follows, so that every window is complete."""
         self.closed.set()
         self.threads[0].join()
-        self.upload()
-        self._append(self.events.second(self.now + timedelta(seconds=1), 0))
+        self.events.online = self.now
+        self._append(self.events.second(self.now, 0))
         teller = self.stem.producer("shop")
         for topic in TOPICS:
             teller.declare_watermark(self.stem.topic(topic), self.now + timedelta(minutes=15))
@@ -115,9 +114,12 @@ class Shop:
     def _sell(self) -> None:
         while not self.closed.wait(max(0.0, (self.now + timedelta(seconds=1) - datetime.now(UTC)).total_seconds())):
             self.now += timedelta(seconds=1)
-            if self.now - self.opened_at > ONLINE_AFTER_MAX:
-                self.upload()
+            away = self.now - self.events.offline
+            if self.events.online is None and away >= (OFFLINE_MIN if self.watched else OFFLINE_MAX):
+                self.events.online = self.now
             self._append(self.events.second(self.now, self.rate))
+            if self.events.online is not None and not self.watched:
+                self.events.offline, self.events.online = self.now + timedelta(seconds=1), None
 
     def _send(self) -> None:
         queue = self.stem.topic("mails").queue("sending", deliveries_max=3, retry=Backoff("1 second"))
@@ -276,8 +278,7 @@ def live(story: Story, flows: Run, console: Console, seconds: float) -> None:
             first = time.monotonic()
         else:
             story.tell("first", "the first results: the revenue of every minute so far")
-            if passed >= SECONDS_TO_UPLOAD:
-                story.shop.upload()
+            story.shop.watched = passed >= SECONDS_TO_UPLOAD
             if seconds and passed >= seconds / 2 and not asked and flows.killed_at is None:
                 console.kill("revenue")
                 asked = True

@@ -18,11 +18,12 @@ Rows = dict[str, list[dict]]
 
 
 class DemoEvents:
-    """The events of a shop, second by second from `begin`. Mira is offline from `offline` on until `online` is set."""
+    """The events of a shop, second by second from `begin`. Mira is offline from `offline` on, until `online` if that is set."""
 
     def __init__(self, begin: datetime, offline: datetime) -> None:
         self._chance = random.Random(7)
-        self._begin, self._offline = begin, offline
+        self._begin = begin
+        self.offline = offline
         self.online: datetime | None = None
         self._number = 0
         # What happens later because of earlier events: the moment, the topic, the row, and whether Mira's phone sends it.
@@ -41,7 +42,7 @@ class DemoEvents:
         if self._chance.random() < 0.05:
             rows["customers"].append(self._moved(self._chance.randrange(CUSTOMERS), now))
         due, self._due = [one for one in self._due if one[0] <= now], [one for one in self._due if one[0] > now]
-        offline = now >= self._offline and (self.online is None or now < self.online)
+        offline = now >= self.offline and (self.online is None or now < self.online)
         for _, topic, row, by_mira in sorted(due, key=lambda one: one[0]):
             if by_mira and offline:
                 self._kept.append((topic, row))

@@ -33,13 +33,13 @@ WALK = {
             "link": "#/",
             # From the kill, which the console noted, to the first batch that was reported after it.
             "sql": """
-                WITH kill AS (
-                    SELECT min("at") AS moment FROM "mainstem.activity" WHERE what = 'acted' AND text LIKE 'kill:%'),
+                WITH kill AS (SELECT min("at") AS moment, min_by(regexp_extract(text, 'in batch [0-9]+'), "at") AS where_it_was
+                    FROM "mainstem.activity" WHERE what = 'acted' AND text LIKE 'kill:%'),
                 back AS (SELECT min("at") AS moment FROM "mainstem.progress"
                     WHERE flow = 'revenue' AND rows_in > 0 AND "at" > (SELECT moment FROM kill))
                 SELECT back.moment IS NOT NULL AS done,
-                    CASE WHEN back.moment IS NULL THEN 'killed; it is started again'
-                    ELSE format('back after {:.1f} s', date_diff('millisecond', kill.moment, back.moment) / 1000) END AS said
+                    trim('killed ' || where_it_was) || CASE WHEN back.moment IS NULL THEN '; it is started again' ELSE
+                    format(', back after {:.1f} s', date_diff('millisecond', kill.moment, back.moment) / 1000) END AS said
                 FROM kill, back WHERE kill.moment IS NOT NULL""",
             "action": {"name": "kill", "label": "Kill it", "body": {"flow": "revenue"}},
         },

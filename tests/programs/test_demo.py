@@ -60,6 +60,7 @@ def walk_through(page: Page, address: str) -> str:
     page.keyboard.press("Enter")
     is_done(steps.nth(3))
     back = steps.nth(3).locator(".said").inner_text()
+    page.locator(".feed .more").press("Enter")
     expect(page.locator(".feed li").filter(has_text="kill: killed process")).to_contain_text(", by token")
     steps.nth(0).get_by_role("link").press("Enter")
     expect(page.locator(".picture")).not_to_have_attribute("data-rows", "0")
@@ -106,7 +107,7 @@ def check_said(said: str, back: str) -> None:
     """Everything is equal, and the page and the terminal tell of the same kill."""
     assert re.findall(r"^  (\w+) +[\d,]+ rows  (\w+)$", said, re.MULTILINE) == [(name, "equal") for name in demo.MADE]
     assert "Every row was counted once, through a kill and late rows." in said
-    assert re.fullmatch(r"back after \d+\.\d s", back)
+    assert re.fullmatch(r"killed in batch \d+, back after \d+\.\d s", back)
 
 
 @pytest.mark.starts_servers
