@@ -2,7 +2,7 @@
 
 import { Component, type ComponentChildren, render } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import { LogIn } from "./action";
+import { LogIn, takeToken } from "./action";
 import { type Address, useAddress } from "./address";
 import type { HomeFacts } from "./api";
 import { Problem, problemFrom } from "./ask";
@@ -17,6 +17,7 @@ import { TopicPage } from "./pages/topic";
 import { ViewPage } from "./pages/view";
 import { ProblemPanel } from "./problem_panel";
 import { Shell } from "./shell";
+import { useWalk, type Walk, WalkLine } from "./walk";
 
 const TITLES: Record<string, string> = { flows: "Flows", topics: "Topics", views: "Views", queues: "Queues", query: "Query" };
 
@@ -24,6 +25,7 @@ function App() {
   const address = useAddress();
   const home = useHome();
   const live = useCount(home.facts);
+  const walk = useWalk(address, live);
   const { facts } = home;
   const [section = ""] = address.path;
   const page = section === "" ? "Overview" : (TITLES[section] ?? "");
@@ -37,7 +39,8 @@ function App() {
   return (
     <Shell page={page} home={facts?.home.name ?? ""} things={things}>
       <Boundary key={address.path.join("/")}>
-        {facts ? <Page address={address} home={home} facts={facts} live={live} /> : home.problem ? home.problem.status === 401 ? <LogIn problem={home.problem} /> : <ProblemPanel whole problem={home.problem} /> : <p class="dim">The home is being read.</p>}
+        {facts && walk && section !== "" && <WalkLine walk={walk} />}
+        {facts ? <Page address={address} home={home} facts={facts} live={live} walk={walk} /> : home.problem ? home.problem.status === 401 ? <LogIn problem={home.problem} /> : <ProblemPanel whole problem={home.problem} /> : <p class="dim">The home is being read.</p>}
       </Boundary>
     </Shell>
   );
@@ -50,9 +53,9 @@ function useCount(value: unknown): number {
   return counter.current.count;
 }
 
-function Page({ address, home, facts, live }: { address: Address; home: Home; facts: HomeFacts; live: number }): ComponentChildren {
+function Page({ address, home, facts, live, walk }: { address: Address; home: Home; facts: HomeFacts; live: number; walk: Walk | null }): ComponentChildren {
   const [section = "", name, more] = address.path;
-  if (section === "") return <Overview home={home} address={address} live={live} />;
+  if (section === "") return <Overview home={home} address={address} live={live} walk={walk} />;
   if (section === "query") return <QueryPage address={address} home={facts} />;
   const kind = { flows: "flow", topics: "topic", views: "view", queues: "queue" }[section] as Listed | undefined;
   if (kind && name === undefined) return <Listing kind={kind} facts={facts} />;
@@ -85,5 +88,6 @@ class Boundary extends Component<{ children: ComponentChildren }, { error: unkno
 
 const root = document.getElementById("app") as HTMLElement;
 root.replaceChildren();
+await takeToken();
 begin();
 render(<App />, root);

@@ -1,6 +1,6 @@
 // A flow: whether it runs and how far it is, its picture, who holds the watermark, and its figures over time.
 
-import { Action, useActions } from "../action";
+import { Acting, Action, Permission, useSession } from "../action";
 import { type Address, link } from "../address";
 import type { HomeFacts, HomeNode, Lag, Row } from "../api";
 import { useAnswer } from "../ask";
@@ -38,7 +38,7 @@ interface FlowFacts {
   stages: { stage: string; operator: string; rows: Whole; bytes: Whole; late: Record<string, unknown>; counts: Record<string, Whole> }[];
   watermark_holders: Holder[];
   waits_for: Holder | null;
-  does?: string;
+  does: { text: string } | null;
   sentence?: string;
 }
 
@@ -56,7 +56,7 @@ export function FlowPage({ name, address, home, live }: { name: string; address:
   const since = new Date(Math.floor(now / 60_000) * 60_000 - SHOWN_MINUTES * 60_000).toISOString();
   const query = new URLSearchParams({ position: since, filter: `flow = '${name.replaceAll("'", "''")}'`, limit: "1000" });
   const batches = useAnswer<Batches>(node ? `api/topics/mainstem.progress/records?${query}` : null, live);
-  const actions = useActions();
+  const actions = useSession()?.actions ?? [];
   if (problem && !flow) return <ProblemPanel whole problem={problem} />;
   if (!flow) return <h1><Name of={name} /></h1>;
   return (
@@ -129,16 +129,15 @@ export function FlowPage({ name, address, home, live }: { name: string; address:
                 </>
               ))}
             </dl>
-            {flow.state === "running" && actions.includes("stop") && (
-              <p class="action-line">
-                <Action name="stop" label="Stop" body={{ flow: name }} />
-              </p>
+            {flow.state === "running" && (
+              <div class="action-line">{actions.includes("stop") ? <Action name="stop" label="Stop" body={{ flow: name }} /> : <Permission name="stop" to="Stop" command={`mainstem flow stop ${name}`} />}</div>
             )}
             {flow.pid !== null && actions.includes("kill") && (
-              <p class="action-line">
+              <div class="action-line">
                 <Action name="kill" label={`Kill process ${flow.pid}`} danger body={{ flow: name }} />
-              </p>
+              </div>
             )}
+            <Acting />
           </section>
         </aside>
       </div>
@@ -148,7 +147,7 @@ export function FlowPage({ name, address, home, live }: { name: string; address:
 }
 
 function Words({ flow, node }: { flow: FlowFacts; node: HomeNode | undefined }) {
-  if (flow.does) return <p class="words"><Value value={flow.does} short={1000} /></p>;
+  if (flow.does) return <p class="words"><Value value={flow.does.text} short={1000} /></p>;
   const sources = [...new Set(flow.sources.map((part) => part.source))];
   const [kind, ...rest] = flow.sink.split(" ");
   return (

@@ -11,11 +11,12 @@ import { ProblemPanel } from "../problem_panel";
 import { Announce } from "../shell";
 import { TimeSlider } from "../time_slider";
 import { Name, Value } from "../value";
+import { type Walk, WalkPanel } from "../walk";
 import { count, counted, instant, moment, rate, span } from "../words";
 
 const SHOWN = 8;
 
-export function Overview({ home, address, live }: { home: Home; address: Address; live: number }) {
+export function Overview({ home, address, live, walk }: { home: Home; address: Address; live: number; walk: Walk | null }) {
   const current = home.facts as HomeFacts;
   const at = address.query.get("at");
   const then = useAnswer<HomeFacts>(at ? `api/home?${new URLSearchParams({ at })}` : null);
@@ -62,6 +63,7 @@ export function Overview({ home, address, live }: { home: Home; address: Address
           <Feed activity={facts.activity} now={instant(facts.home.at)} />
         </div>
         <aside class="rail" aria-label="What wants a look">
+          {walk && <WalkPanel walk={walk} />}
           <section class="panel pad look">
             <h2>Look here</h2>
             {looks === 0 && <p class="soft">Nothing wants a look.</p>}
@@ -176,6 +178,7 @@ function Feed({ activity, now }: { activity: Activity[]; now: number }) {
               </span>
               <span class="dim wide">
                 <Value value={[entry.text, entry.detail].filter(Boolean).join(". ") || "no more is known"} short={200} />
+                {entry.what === "acted" && entry.who && <>, by <Value value={entry.who} /></>}
               </span>
             </li>
           ))}
