@@ -77,6 +77,11 @@ class BatchReports:
                 return span[0]
         return end
 
+    def watermark(self, batch: int | None) -> int | None:
+        """The watermark of a batch; None if it is not known."""
+        found = None if batch is None else self._at(batch)
+        return None if found is None else found.watermark
+
     def watermark_at(self, source: str, partition: int, offset: int) -> int:
         """The watermark by which Spark dropped late rows in the batch that read a record: that of the batch before."""
         place = bisect.bisect_right(

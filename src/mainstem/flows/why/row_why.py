@@ -15,7 +15,7 @@ from mainstem.flows.why.batch_reports import BatchReports
 from mainstem.flows.why.limits import Equal, Limit
 from mainstem.flows.why.log_records import LogRecords
 from mainstem.flows.why.traced_flow import FlowTrace
-from mainstem.flows.why.traced_rows import Inexact, MadeOf, TracedRows, freeze
+from mainstem.flows.why.traced_rows import Inexact, MadeOf, TracedRows, follow, freeze
 from mainstem.log.log import Log
 from mainstem.log.rows.key_values import key_values
 from mainstem.spark.checkpoint.flow_store import FlowStore
@@ -24,7 +24,7 @@ from mainstem.views.view import View
 from mainstem.views.view_history import AsOf, position_as_of
 from mainstem.views.view_store import KeyChange, VersionSnapshot
 
-__all__ = ["explain_row"]
+__all__ = ["NoSuchRow", "explain_row", "find_records"]
 
 # Without a history the changes of a view have no index by key: only the last ones are looked through.
 CHANGES_LOOKED = 200_000
@@ -128,25 +128,42 @@ def _trace(log: Log, home: str, shown: _Shown, reports: BatchReports) -> tuple[M
         raise Inexact("its flow has not recorded its lineage; it does so when it runs again")
     if lineage["rows"] is None:
         raise Inexact(f"it cannot be said which rows {lineage['because']} gives")
-    if _shows_parts(lineage["rows"]):
-        raise Inexact('with results="discard" a row has only what came since the pane before it')
     records = LogRecords(log, reports.spans(shown.batch, shown.offsets))
     assert shown.row is not None
     pane = shown.row.get("pane")
     timing = pane.get("timing") if isinstance(pane, dict) else None
-    trace = FlowTrace(records.read, timing=timing, watermark_at=reports.watermark_at)
-    limits: list[Limit] = [Equal(["column", name], (shown.row[name],)) for name in shown.key]
+    trace = FlowTrace(
+        records.read, timing=timing, watermark=reports.watermark(shown.batch), watermark_at=reports.watermark_at
+    )
     try:
-        rows = trace.rows(lineage["rows"], limits)
+        found = find_records(trace, lineage["rows"], shown.schema, list(shown.key), shown.row)
+    except NoSuchRow as error:
+        raise Inexact(_lost(records) or str(error)) from error
     except MainstemError as error:
         raise Inexact(f"a topic cannot be read: {error}") from error
-    found = _matching(rows, shown)
-    if not found:
-        raise Inexact(_lost(records) or "from what the log has now, another row follows")
-    if records.lost and _is_open(rows, found):
+    if records.lost and len(found) != 1:
+        # Records that are lost may have been part of it.
         raise Inexact(_lost(records))
+    return found, trace
+
+
+class NoSuchRow(Inexact):
+    """From the records that are there another row follows."""
+
+
+def find_records(
+    trace: FlowTrace, tree: Mapping[str, Any], schema: pa.Schema, key: Sequence[str], row: Mapping[str, Any]
+) -> MadeOf:
+    """The numbers of the records that a row of a flow was made of; raises `Inexact` if that cannot be said."""
+    if _shows_parts(tree):
+        raise Inexact('with results="discard" a row has only what came since the pane before it')
+    limits: list[Limit] = [Equal(["column", name], (row[name],)) for name in key]
+    rows = trace.rows(dict(tree), limits)
+    found = _matching(rows, schema, key, row)
+    if not found:
+        raise NoSuchRow("from what the log has now, another row follows")
     # Of several that are equal the last: it replaced the others.
-    return rows.made_of[found[-1]], trace
+    return rows.made_of[found[-1]]
 
 
 def _shows_parts(tree: Mapping[str, Any]) -> bool:
@@ -165,26 +182,19 @@ def _lost(records: LogRecords) -> str:
     )
 
 
-def _is_open(rows: TracedRows, found: Sequence[int]) -> bool:
-    """Whether records that are lost may have been part of the row: if it was made of more than one."""
-    return len(rows.made_of[found[-1]]) != 1
-
-
-def _matching(rows: TracedRows, shown: _Shown) -> list[int]:
+def _matching(rows: TracedRows, schema: pa.Schema, key: Sequence[str], row: Mapping[str, Any]) -> list[int]:
     """The rows that have the values that were shown, as far as they are computed."""
-    assert shown.row is not None
     found = list(range(rows.count))
     if rows.knows(["record", "change"]):
-        changes = rows.table.column("record").combine_chunks().field("change").to_pylist()
+        changes = follow(rows.table, ["record", "change"]).to_pylist()
         found = [at for at in found if changes[at] != "delete"]
-    for name in shown.schema.names:
+    for name in schema.names:
         if name == "pane" or not rows.knows([name]):
-            if name in shown.key:
+            if name in key:
                 raise Inexact(f'the value of "{name}", a part of the key, is not recomputed')
             continue
-        values = _as_shown(rows, name, shown.schema.field(name).type)
-        wanted = shown.row[name]
-        found = [at for at in found if _fits(values[at], wanted)]
+        values = _as_shown(rows, name, schema.field(name).type)
+        found = [at for at in found if _fits(values[at], row[name])]
     return found
 
 

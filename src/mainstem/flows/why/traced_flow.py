@@ -43,7 +43,7 @@ class _Source:
 
 
 class FlowTrace:
-    """One look at a flow. `timing`: of the pane that was shown, if known; `watermark_at`: the watermark by which Spark dropped rows
+    """One look at a flow. `timing`: of the pane that was shown, and `watermark`: of the batch that showed it, if known. `watermark_at`: the watermark by which Spark dropped rows
     of the batch that had a record, by the number of the record's source, its partition and its offset."""
 
     def __init__(
@@ -51,10 +51,12 @@ class FlowTrace:
         read: Read,
         *,
         timing: str | None = None,
+        watermark: int | None = None,
         watermark_at: Callable[[str, int, int], int] = lambda source, partition, offset: NO_TIME,
     ) -> None:
         self._read = read
         self._timing = timing
+        self._watermark = watermark
         self._watermark_at = watermark_at
         self._sources: list[_Source] = []
 
@@ -114,7 +116,7 @@ class FlowTrace:
         match tree["operator"]:
             case "windowed":
                 given = self._rows(of[0], _window_limits(how, limits))
-                return windowed_step(how, given, self._timing if top else None)
+                return windowed_step(how, given, *((self._timing, self._watermark) if top else (None, None)))
             case "table":
                 return table_step(how, self._rows(of[0], limit_fields(limits, "row", how["key"])))
             case "aggregate":

@@ -238,7 +238,9 @@ def enrich_step(how: Mapping[str, Any], left: TracedRows, right: TracedRows) -> 
     if left.repeated:
         raise Inexact("enrich takes windows that were emitted more than once")
     facts = _side(how["sides"][0], left.certain("enrich"), "enrich")
-    versions = _by_key(_side(how["sides"][1], right.certain("enrich"), "enrich"))
+    # The latest row of a table is there from its arrival on, which nothing records.
+    table = how["sides"][1] | ({"time": None} if how["latest"] else {})
+    versions = _by_key(_side(table, right.certain("enrich"), "enrich"))
     # When a row came decides, not its time: any version may be the one.
     any_version = how["latest"] or how["wait"] is not None
     shown: list[tuple[_Row, _Row | None, _Row | None]] = []
@@ -253,7 +255,8 @@ def enrich_step(how: Mapping[str, Any], left: TracedRows, right: TracedRows) -> 
     if how["how"] == "inner":
         shown = [it for it in shown if it[1] is not None]
     columns = _output(how, (left, right), [(fact, version) for fact, version, _ in shown])
-    columns["version"] = _versions(shown, known=not any_version)
+    if not how["latest"]:
+        columns["version"] = _versions(shown, known=not any_version)
     columns["record"] = record_column([fact.own for fact, _, _ in shown])
     assumed = "which version of the table they met when they arrived" if any_version else ""
     return TracedRows(pa.table(columns), [_together(*it) for it in shown], assumed, repeated=how["corrected"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from mainstem.flows.why.traced_rows import Inexact, TracedRows, follow, freeze, microseconds, record_column, structs
+from mainstem.flows.why.traced_rows import Inexact, TracedRows, follow, microseconds, record_column, structs
 from mainstem.log.watermark import NO_TIME
 
 __all__ = ["aggregate_step", "dedupe_step", "distinct_step", "groups_step", "table_step", "top_step"]
@@ -136,10 +136,17 @@ def aggregate_step(how: Mapping[str, Any], given: TracedRows) -> TracedRows:
     """A row for each group; its aggregates are not known."""
     keys = given.certain("aggregate").keys(how["by"], "aggregates are by")
     groups = _grouped(keys)
-    table = given.table.select(how["by"]).take(pa.array([places[0] for places in groups.values()], pa.int64()))
-    table = table.rename_columns([f"by_{place}" for place in range(len(how["by"]))])
     made_of = [_together(given, places) for places in groups.values()]
-    return TracedRows(table.append_column("record", record_column([NO_TIME] * len(made_of))), made_of)
+    firsts = [places[0] for places in groups.values()]
+    table = _first_of(given, how["by"], [f"by_{place}" for place in range(len(how["by"]))], firsts)
+    return TracedRows(table, made_of)
+
+
+def _first_of(given: TracedRows, names: Sequence[str], called: Sequence[str], rows: Sequence[int]) -> pa.Table:
+    """The key of groups, and `record`."""
+    chosen = pa.array(rows, pa.int64())
+    columns = {title: given.table.column(name).take(chosen) for name, title in zip(names, called, strict=True)}
+    return pa.table({**columns, "record": record_column([NO_TIME] * len(rows))})
 
 
 def groups_step(
@@ -153,10 +160,9 @@ def groups_step(
         ends = microseconds(given.table, [tree["late"], "end"] if pa.types.is_struct(of) else [tree["late"]])
         chosen = [at for at in chosen if (end := ends[at]) is None or end > watermark_at(given.made_of[at])]
     groups = _grouped([keys[at] for at in chosen])
-    table = given.table.select(tree["by"])
-    table = table.take(pa.array([chosen[places[0]] for places in groups.values()], pa.int64()))
     made_of = [_together(given, [chosen[at] for at in places]) for places in groups.values()]
-    return TracedRows(table, made_of)
+    firsts = [chosen[places[0]] for places in groups.values()]
+    return TracedRows(_first_of(given, tree["by"], tree["by"], firsts), made_of)
 
 
 # Rows that are kept
@@ -189,8 +195,3 @@ def dedupe_step(how: Mapping[str, Any], given: TracedRows) -> TracedRows:
                 kept.append(at)
     kept.sort()
     return _emitted(given.take(kept), how["row"], [owns[at] for at in kept])
-
-
-def same(one: Any, other: Any) -> bool:
-    """Whether two values are equal, as Spark compares them."""
-    return bool(freeze(one) == freeze(other))

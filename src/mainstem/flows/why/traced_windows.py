@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,15 +19,16 @@ from mainstem.operators.stage.engine import NEVER
 from mainstem.operators.windows.window_assignment import WindowAssignment
 from mainstem.operators.windows.window_kinds import Calendar, Cumulating, Everything, Hopping, Tumbling
 
-__all__ = ["windowed_step"]
+__all__ = ["WindowRow", "window_rows", "windowed_step"]
 
 FIXED = {kind.__name__.lower(): kind for kind in (Tumbling, Hopping, Cumulating, Calendar, Everything)}
 # The end of a window that nothing has ended yet.
 END = NEVER - 1
 
 
-@dataclass(frozen=True)
-class _Row:
+class WindowRow(NamedTuple):
+    """A row: its time, and its own watermark."""
+
     time: int
     own: int
     # Topic, partition and offset.
@@ -40,22 +41,25 @@ class _Row:
 class _Window:
     start: int
     end: int
-    rows: list[_Row] = field(default_factory=list)
+    rows: list[WindowRow] = field(default_factory=list)
     # What the window needs to be there although it is none of its rows.
-    bounds: list[_Row] = field(default_factory=list)
+    bounds: list[WindowRow] = field(default_factory=list)
 
     @property
     def made_of(self) -> MadeOf:
         return tuple(sorted({number for row in [*self.rows, *self.bounds] for number in row.made_of}))
 
 
-def windowed_step(how: Mapping[str, Any], given: TracedRows, timing: str | None = None) -> TracedRows:
-    """The windows of rows, one row for each; its aggregates are not known. `timing`: that of the pane that was shown, if known."""
+def windowed_step(
+    how: Mapping[str, Any], given: TracedRows, timing: str | None = None, watermark: int | None = None
+) -> TracedRows:
+    """The windows of rows, one row for each; its aggregates are not known. `timing`: that of the pane that was shown, and
+    `watermark`: of its batch, if known."""
     given.certain("windowed")
     if given.repeated:
         raise Inexact("windowed takes windows that were emitted more than once")
     keys = given.keys(how["by"], "windows are by")
-    rows = _rows(given)
+    rows = [row if row is not None and _is_taken(how, row, watermark) else None for row in window_rows(given)]
     of_key: dict[tuple[Any, ...], list[int]] = {}
     for place, key in enumerate(keys):
         if rows[place] is not None:
@@ -68,16 +72,26 @@ def windowed_step(how: Mapping[str, Any], given: TracedRows, timing: str | None 
             if shown.rows:
                 firsts.append(places[0])
                 windows.append(shown)
-    table = given.table.select(how["by"]).take(pa.array(firsts, pa.int64()))
-    for name, values in (("window_start", [it.start for it in windows]), ("window_end", [it.end for it in windows])):
-        table = table.append_column(name, pa.array(values, pa.int64()))
+    chosen = pa.array(firsts, pa.int64())
+    columns: dict[str, Any] = {name: given.table.column(name).take(chosen) for name in how["by"]}
+    columns["window_start"] = pa.array([it.start for it in windows], pa.int64())
+    columns["window_end"] = pa.array([it.end for it in windows], pa.int64())
     # An on-time pane is as late as the last moment of its window.
-    table = table.append_column("record", record_column([NO_TIME if it.end >= END else it.end - 1 for it in windows]))
+    columns["record"] = record_column([NO_TIME if it.end >= END else it.end - 1 for it in windows])
     many = how["early"] is not None or bool(how["lateness"])
-    return TracedRows(table, [window.made_of for window in windows], repeated=many)
+    return TracedRows(pa.table(columns), [window.made_of for window in windows], repeated=many)
 
 
-def _rows(given: TracedRows) -> list[_Row | None]:
+def _is_taken(how: Mapping[str, Any], row: WindowRow, watermark: int | None) -> bool:
+    """Whether a row was taken yet: windows that depend on other rows take them in the order of their own watermarks, each when the
+    watermark of the batch has reached it."""
+    kind = how["window"]["kind"]
+    if watermark is None or row.own == NO_TIME or kind in FIXED:
+        return True
+    return row.own < watermark if kind == "validity" else row.own <= watermark
+
+
+def window_rows(given: TracedRows) -> list[WindowRow | None]:
     """The rows; None for one without a time, which is in no window."""
     table = given.table
     times, owns = microseconds(table, ["time"]), microseconds(table, ["watermark"])
@@ -87,12 +101,12 @@ def _rows(given: TracedRows) -> list[_Row | None]:
     places = places or [(at,) for at in range(given.count)]
     gaps = microseconds(table, ["gap"]) if "gap" in table.column_names else [0] * given.count
     return [
-        None if time is None else _Row(time, NO_TIME if own is None else own, place, gap or 0, made_of)
+        None if time is None else WindowRow(time, NO_TIME if own is None else own, place, gap or 0, made_of)
         for time, own, place, gap, made_of in zip(times, owns, places, gaps, given.made_of, strict=True)
     ]
 
 
-def _windows(how: Mapping[str, Any], rows: Sequence[_Row]) -> Iterable[_Window]:
+def _windows(how: Mapping[str, Any], rows: Sequence[WindowRow]) -> Iterable[_Window]:
     """The windows of one key."""
     asked, lateness = dict(how["window"]), how["lateness"]
     kind = asked.pop("kind")
@@ -123,7 +137,7 @@ def _shown(how: Mapping[str, Any], window: _Window, timing: str | None) -> _Wind
     return window
 
 
-def _fixed(assignment: WindowAssignment, rows: Sequence[_Row]) -> list[_Window]:
+def _fixed(assignment: WindowAssignment, rows: Sequence[WindowRow]) -> list[_Window]:
     times = pa.array([row.time for row in rows], pa.int64())
     found = assignment.arrow(times)
     owns = pa.array(np.array([row.own for row in rows], np.int64))
@@ -142,9 +156,9 @@ def _later(time: int, span: int) -> int:
     return min(time + span, NEVER)
 
 
-def _sliding(rows: Sequence[_Row], span: int, lateness: int) -> list[_Window]:
+def _sliding(rows: Sequence[WindowRow], span: int, lateness: int) -> list[_Window]:
     """One window for each distinct set of rows within the span: rows make windows that end with them, or begin after them."""
-    makers: dict[tuple[int, int], list[_Row]] = {}
+    makers: dict[tuple[int, int], list[WindowRow]] = {}
     for row in rows:
         for start in (row.time - span, row.time + 1):
             makers.setdefault((start, start + span + 1), []).append(row)
@@ -159,7 +173,7 @@ def _sliding(rows: Sequence[_Row], span: int, lateness: int) -> list[_Window]:
     return found
 
 
-def _sessions(rows: Sequence[_Row], gap: int | None, touching: str, lateness: int) -> list[_Window]:
+def _sessions(rows: Sequence[WindowRow], gap: int | None, touching: str, lateness: int) -> list[_Window]:
     """One row at a time, in the order of their own watermarks."""
     beyond = 1 if touching == "join" else 0
     open_sessions: list[_Window] = []
@@ -186,7 +200,7 @@ def _sessions(rows: Sequence[_Row], gap: int | None, touching: str, lateness: in
     return [*over, *open_sessions]
 
 
-def _validity(rows: Sequence[_Row], lateness: int) -> list[_Window]:
+def _validity(rows: Sequence[WindowRow], lateness: int) -> list[_Window]:
     """From each row's time to the next one's; one row at a time, in the order of their own watermarks."""
     windows: list[_Window] = []
     over: list[_Window] = []
