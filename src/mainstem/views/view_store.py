@@ -28,6 +28,7 @@ from mainstem.views.view_facts import Facts
 __all__ = [
     "CommitWatch",
     "KeptSince",
+    "KeyChange",
     "Page",
     "PreparedRows",
     "Progress",
@@ -51,6 +52,17 @@ class KeptSince(NamedTuple):
 
     position: int
     at: int
+
+
+class KeyChange(NamedTuple):
+    """One change of a row: insert, update or delete; the new row, None if there is none; when and in which batch it was committed,
+    None if that is no longer known, or it was a switch to another version."""
+
+    position: int
+    change: str
+    row: dict[str, Any] | None
+    at: int | None
+    batch: int | None
 
 
 @dataclass(frozen=True)
@@ -98,6 +110,9 @@ class VersionSnapshot(Protocol):
 
     def changes(self, after: int, until: int) -> pa.Table:
         """Changes as rows with `record`: an update is a delete of the old row followed by an insert of the new one."""
+
+    def key_changes(self, key: Any, after: int, until: int, limit: int) -> list[KeyChange]:
+        """The last changes of a row after a position up to another, at most `limit`, the last one first."""
 
     def commits(self) -> list[tuple[int, int]]:
         """The last position and the batch of each commit that is kept, in order; for a switch of versions the batch is -1."""

@@ -13,7 +13,7 @@ from mainstem.views.sql.sql_tables import Row, SqlConnection, SqlTables
 from mainstem.views.sqlite.sqlite_columns import arrow_column, python_row
 from mainstem.views.view_facts import Facts
 from mainstem.views.view_key import change_rows
-from mainstem.views.view_store import KeptSince, Page, Progress
+from mainstem.views.view_store import KeptSince, KeyChange, Page, Progress
 
 __all__ = ["SqlSnapshot"]
 
@@ -110,6 +110,23 @@ class SqlSnapshot:
     def _side(self, side: str, change: str, after: int, until: int) -> tuple[list[int], pa.RecordBatch]:
         rows = self._connection.query(self._tables.select_changes(side), after, until, change)
         return [row[0] for row in rows], self._batch([row[1:] for row in rows])
+
+    def key_changes(self, key: Any, after: int, until: int, limit: int) -> list[KeyChange]:
+        tables = self._tables
+        stored = tables.stored_key(key)
+        found = (
+            [] if stored is None else self._connection.query(tables.select_key_changes, *stored, after, until, limit)
+        )
+        commit = (
+            f"SELECT committed_at, batch FROM {tables.table('commits')} WHERE end_position >= $1 "
+            "ORDER BY end_position LIMIT 1"
+        )
+        changes = []
+        for position, change, *values in found:
+            at, batch = self._one(commit, position) or (None, None)
+            row = None if change == "delete" else python_row(values, self.schema, view=tables.view)
+            changes.append(KeyChange(position, change, row, at, None if batch is None or batch < 0 else batch))
+        return changes
 
     def commits(self) -> list[tuple[int, int]]:
         select = f"SELECT end_position, batch FROM {self._tables.table('commits')} ORDER BY end_position"
