@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from mainstem.clock import as_datetime
 from mainstem.errors import Invalid, MainstemError
 from mainstem.flows.flow_lineage import read_lineage
 from mainstem.flows.why.batch_reports import BatchReports
@@ -48,7 +47,7 @@ class _Shown:
     @property
     def batch(self) -> int | None:
         """The batch that gave the row its values."""
-        return self.changes[0].batch if self.changes else None
+        return self.changes[0].batch if self.changes and self.changes[0].batch >= 0 else None
 
 
 def explain_row(
@@ -79,8 +78,7 @@ def explain_row(
 
 def _answer(shown: _Shown, **facts: Any) -> RowExplanation:
     over_time = [
-        ShownRow(it.change, it.row, None if it.at is None else as_datetime(it.at), it.batch)
-        for it in reversed(shown.changes)
+        ShownRow(it.change, it.after, it.at, None if it.batch < 0 else it.batch) for it in reversed(shown.changes)
     ]
     return RowExplanation(shown.view, shown.flow, shown.key, shown.row, shown=over_time, **facts)
 
