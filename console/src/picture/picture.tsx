@@ -44,7 +44,7 @@ export interface Region {
   known: [number, number];
 }
 
-const LEFT = 58;
+const LEFT = 76;
 const RIGHT = 12;
 const TOP = 62;
 const BOTTOM = 40;
@@ -133,6 +133,9 @@ export function Picture({ content, region, onZoom, chosen, onChoose, keyShown, l
       event.preventDefault();
       const next = chosen === null ? (step > 0 ? 0 : content.rows.length - 1) : chosen + step;
       onChoose(Math.min(content.rows.length - 1, Math.max(0, next)));
+    } else if (event.key === "+" || event.key === "=" || event.key === "-") {
+      event.preventDefault();
+      onZoom(zoomed(region, event.key === "-" ? 2 : 0.5, chosen === null ? undefined : content.rows[chosen]));
     } else if (event.key === "Escape") {
       onChoose(null);
       onZoom(null);
@@ -188,6 +191,13 @@ export function Picture({ content, region, onZoom, chosen, onChoose, keyShown, l
       )}
     </div>
   );
+}
+
+/** A region half or twice as wide, around a row or else its middle. */
+function zoomed(region: Region, by: number, row: PictureRow | undefined): Region {
+  const around = ([first, last]: [number, number], at: number): [number, number] => [at - (at - first) * by, at + (last - at) * by];
+  const middle = ([first, last]: [number, number]) => (first + last) / 2;
+  return { event: around(region.event, row?.event ?? middle(region.event)), known: around(region.known, row?.known ?? middle(region.known)) };
 }
 
 function useDarkness(): boolean {
@@ -436,7 +446,10 @@ function waterline({ watermark, now }: PictureContent, x: Scale, y: Scale): stri
 function Watermark({ content, x, y, width, height }: Drawn) {
   if (!content.watermark.length) return null;
   const left = LEFT + 14;
-  const top = TOP + (height - TOP - BOTTOM) * 0.42;
+  // Where no pane is drawn, if there is such a place.
+  const free = (top: number) => content.panes.every((pane) => x(pane.start) > left + 200 || y(pane.at) < top - 16 || y(pane.at) > top + 24);
+  const places = [0.42, 0.6, 0.75, 0.25, 0.9].map((part) => TOP + (height - TOP - BOTTOM) * part);
+  const top = places.find(free) ?? (places[0] as number);
   const mark = content.watermark.find(([at]) => y(at) < top)?.[1] ?? content.watermark[0]?.[1] ?? 0;
   return (
     <>

@@ -23,8 +23,9 @@ from mainstem.log.rows.normal_schema import normal_schema, nullable_schema
 from mainstem.log.rows.schema_ddl import schema_to_ddl
 from mainstem.names import check_name
 from mainstem.views.merge_batch import check_columns, check_panes
+from mainstem.views.row_explanation import Explain, RowExplanation
 from mainstem.views.sqlite.sqlite_backend import SqliteBackend
-from mainstem.views.version_pair import Difference
+from mainstem.views.version_pair import SHOWN_MAX, Difference
 from mainstem.views.view_facts import Facts, Segment, VersionFacts
 from mainstem.views.view_history import (
     AsOf,
@@ -36,7 +37,15 @@ from mainstem.views.view_history import (
     wait_for_commit,
 )
 from mainstem.views.view_offsets import missing_of, not_yet
-from mainstem.views.view_store import CommitWatch, Page, VersionSnapshot, VersionWriter, ViewBackend, ViewStore
+from mainstem.views.view_store import (
+    CommitWatch,
+    KeyChange,
+    Page,
+    VersionSnapshot,
+    VersionWriter,
+    ViewBackend,
+    ViewStore,
+)
 
 __all__ = ["View", "ViewDescription", "ViewVersion", "describe", "list_versions", "query_table"]
 
@@ -202,14 +211,16 @@ class View:
         clock: Clock | None = None,
         backend: ViewBackend | None = None,
         used: Callable[[int], None] = lambda version: None,
+        explain: Explain | None = None,
     ) -> None:
-        """`used` is called after another version was made the live one, with its number."""
+        """`used` is called after another version was made the live one, with its number; `explain` answers `why`."""
         self.name = check_name(name, "view")
         self.home = os.fspath(home)
         self._backend = backend or SqliteBackend(self.home)
         self._store = self._backend.store(name)
         self._clock = clock or SystemClock()
         self._used = used
+        self._explain = explain
         self._changes_max = None if changes_max is None else whole_number(changes_max, "changes_max", least=1)
         self._changes_age_us = None if changes_age is None else duration_us(changes_age, setting="changes_age")
         self._history_age_us = None if history is None else duration_us(history, setting="history")
@@ -377,6 +388,24 @@ class View:
         os.rename(f"{path}.new", path)
         return path
 
+    def why(
+        self, key: Any, *, as_of: AsOf | None = None, limit: int = 1_000, after: str | None = None
+    ) -> RowExplanation:
+        """Why the row with this key is as it is: the records it was made of, and each value that was shown, when and by which
+        batch. Reads the log; needs no Spark.
+
+        `exact` of the result says whether the flow over just these records gives that row. It is not for `process` and for
+        expressions that only Spark computes: then `because` says why, and `ranges` are the offsets of the batch. `as_of`: as
+        for `get`. `limit`: the records of a page; the next one is `why(key, after=found.after)`.
+        """
+        if self._explain is None:
+            raise Invalid(
+                f'view "{self.name}" was opened without its log',
+                detail="The records of a row are in the topics that its flow reads.",
+                hint=f'Open the home: mainstem.open("...").view("{self.name}").why(...).',
+            )
+        return self._explain(self, key, as_of=as_of, limit=whole_number(limit, "limit", least=1), after=after)
+
     # Changes
 
     def subscribe(self, cursor: str | None = None, *, wait: Duration | None = None) -> Iterator[Update]:
@@ -393,6 +422,27 @@ class View:
         history = ViewHistory(self._store)
         last = history.last()
         return history.between(whole_number(after, "after"), last, whole_number(limit, "limit", least=1))
+
+    def history(self, key: Any, *, before: int | None = None, limit: int = 100) -> list[KeyChange]:
+        """Every change that is kept of the row with this key (a value, a tuple or a dict), newest first, with the row before
+        and after it, and when it was committed.
+
+        At most `limit`; `before=changes[-1].position` returns older ones. A view with `history` keeps all changes of that time
+        and finds those of a key by an index; another keeps its last changes, and looks through them.
+
+        >>> import tempfile
+        >>> from mainstem.batch import Batch, FlowRun
+        >>> revenue = View(tempfile.mkdtemp(), "revenue", key=["store"], history="1 day")
+        >>> run = FlowRun("revenue", epoch=1)
+        >>> for number, amount in enumerate([12, 19]):
+        ...     rows = pa.table({"store": ["Berlin"], "amount": [amount]})
+        ...     written = revenue.writer(run, rows.schema).apply(rows, Batch(number, run))
+        >>> [(it.change, it.before and it.before["amount"], it.after["amount"]) for it in revenue.history("Berlin")]
+        [('update', 12, 19), ('insert', None, 12)]
+        """
+        until = None if before is None else whole_number(before, "before") - 1
+        with self._store.live() as snapshot:
+            return snapshot.key_changes(key, -1, until, whole_number(limit, "limit", least=1))
 
     def watch(self) -> CommitWatch:
         """Waits for commits, of any process: `watch().wait(seconds)`."""
@@ -443,10 +493,14 @@ class View:
         """Remove a version that is not live."""
         self._store.versions(self._clock).drop(whole_number(version, "version"))
 
-    def difference(self, before: int, after: int) -> Difference:
-        """How version `after` differs from version `before`: counts, and the first ten rows of each kind."""
+    def difference(self, before: int, after: int, *, limit: int = SHOWN_MAX, skip: int = 0) -> Difference:
+        """How version `after` differs from version `before`: counts, and up to `limit` rows of each kind, after the first
+        `skip`."""
         return self._store.versions(self._clock).difference(
-            whole_number(before, "before"), whole_number(after, "after")
+            whole_number(before, "before"),
+            whole_number(after, "after"),
+            whole_number(limit, "limit", least=1),
+            whole_number(skip, "skip"),
         )
 
     def drop(self) -> None:

@@ -101,6 +101,9 @@ class StageSpec:
     # The engine's input, if the readers of topics may prepare it (see `packed_rows`); else None. It requires that the
     # preparations over Arrow give the same groups as Spark, and are methods (`arrow`) of dataclasses.
     packed: pa.Schema | None = None
+    # How its output follows from its input, as JSON, in columns of its inputs and of its engine's output (see `traced_stages`);
+    # None if that cannot be said.
+    lineage: Mapping[str, Any] | None = None
 
     @property
     def preparations(self) -> tuple[Preparation, ...]:

@@ -234,6 +234,17 @@ class SqlTables(ABC):
         )
 
     @cached_property
+    def select_key_changes(self) -> str:
+        """The last changes of a row after a position up to another, at most so many, newest first: position, kind, old and new
+        row."""
+        count = len(self.key)
+        return (
+            f"SELECT c.position, c.change, {self.selected_change('old')}, {self.selected_change('new')} "
+            f"FROM {self.table('changes')} AS c WHERE {self._key_is_given(self.changed_key('c.'))} "
+            f"AND c.position > ${count + 1} AND c.position <= ${count + 2} ORDER BY c.position DESC LIMIT ${count + 3}"
+        )
+
+    @cached_property
     def select_rows_before(self) -> str:
         """All rows as of position $1: for a row that changed since, its state before the first change."""
         changed = self.changed_key("c.")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
 from typing import Any
 
+from mainstem.clock import as_us
 from mainstem.errors import Invalid, Unavailable
 from mainstem.log.query_limits import QueryLimits
-from mainstem.stem import Mainstem
 from mainstem.workbench.console.row_cells import column_facts, json_rows
+from mainstem.workbench.console.watched_home import WatchedHome
 
 __all__ = ["SqlAnswers"]
 
@@ -21,12 +25,12 @@ QUERIES_MAX = 2
 class SqlAnswers:
     """Runs queries, a few at a time. Thread-safe."""
 
-    def __init__(self, stem: Mainstem) -> None:
-        self._stem = stem
+    def __init__(self, home: WatchedHome) -> None:
+        self._home = home
         self._places = threading.BoundedSemaphore(QUERIES_MAX)
 
-    def answer(self, sql: Any) -> dict[str, Any]:
-        """The rows of one SELECT."""
+    def answer(self, sql: Any, at: datetime | None = None) -> dict[str, Any]:
+        """The rows of one SELECT; with `at`, over topics by append time, and views that keep history, as they were."""
         if not isinstance(sql, str) or not sql.strip():
             raise Invalid(
                 "the query is empty",
@@ -37,9 +41,12 @@ class SqlAnswers:
             raise Unavailable(
                 "other queries are running", detail=f"The console runs {QUERIES_MAX} at a time.", hint="Run it again."
             )
-        stem, begun = self._stem, self._stem.log.clock.monotonic()
+        stem, begun = self._home.stem, self._home.stem.log.clock.monotonic()
         try:
-            found = stem.log.query(sql, (), {name: stem.view(name).to_arrow for name in stem.views()}, LIMITS)
+            limits = LIMITS if at is None else replace(LIMITS, until=as_us(at))
+            with self._home.reach.asking():
+                tables = {name: partial(stem.view(name).to_arrow, as_of=at) for name in stem.views()}
+                found = stem.log.query(sql, (), tables, limits)
         finally:
             self._places.release()
         return {
