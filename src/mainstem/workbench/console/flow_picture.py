@@ -1,7 +1,7 @@
 """The picture of a flow: rows by event time and processing time, the watermark, and each pane, of a span of time.
 
-It reads only the span that it draws. A row is late if its event time is below the watermark that the log recorded with it;
-too late if the flow put it into `<flow>.late`.
+It reads only the span that it draws. A row is late if its event time is below the watermark that the log recorded with it, or, on a
+log that does not, that the flow's reports have; too late if the flow put it into `<flow>.late`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from mainstem.errors import Invalid
 from mainstem.flows.late_topic import late_topic_of
 from mainstem.flows.progress_rows import PROGRESS_TOPIC
 from mainstem.log.activity import read_activity
+from mainstem.log.log import Promise
 from mainstem.log.topic import Topic
 from mainstem.log.watermark import NO_TIME, times_of
 from mainstem.workbench.cli.flow_facts import FlowFacts, flow_facts
 from mainstem.workbench.cli.flow_plot import PLAIN, find_rises, watermark_delay
+from mainstem.workbench.console.batch_watermarks import BatchWatermarks
 from mainstem.workbench.console.json_body import time_text
 from mainstem.workbench.console.row_cells import json_rows
 
@@ -68,8 +70,10 @@ def flow_picture(stem: Mainstem, flow: str, begin: datetime | None, end: datetim
     rows: list[dict[str, Any]] = []
     lines: list[np.ndarray[Any, Any]] = []
     sampled = 0
+    reported = None if Promise.WATERMARKS in stem.log.promises else BatchWatermarks(stem, flow, span.begin)
     for topic in topics:
-        found, line, left_out = _records(topic, watermark_delay(facts, topic.name), span, too_late, len(topics))
+        delay = watermark_delay(facts, topic.name)
+        found, line, left_out = _records(topic, reported or delay, span, too_late, len(topics))
         rows += found
         lines.append(line)
         sampled += left_out
@@ -92,9 +96,12 @@ def flow_picture(stem: Mainstem, flow: str, begin: datetime | None, end: datetim
 
 
 def _records(
-    topic: Topic, delay: int, span: _Span, too_late: set[tuple[int, int, int]], shares: int
+    topic: Topic, marks: int | BatchWatermarks, span: _Span, too_late: set[tuple[int, int, int]], shares: int
 ) -> tuple[list[dict[str, Any]], np.ndarray[Any, Any], int]:
-    """Some records of the span, all late ones among them; the watermark with each; and how many were left out."""
+    """Some records of the span, all late ones among them; the watermark with each; and how many were left out.
+
+    `marks`: the delay of the watermark that the log records, or the watermarks of the flow's reports.
+    """
     backend, name = topic.backend, str(topic.settings.event_time)
     numbers = range(topic.settings.partitions)
     stops = {number: backend.at_time(number, span.end + 1) for number in numbers}
@@ -107,14 +114,22 @@ def _records(
     rows: list[dict[str, Any]] = []
     lines: list[np.ndarray[Any, Any]] = [np.empty((0, 2), np.int64)]
     seen = late_rows = 0
-    for batch in topic.batches(start=starts, stop=stops, columns=[name], watermark=f"{delay} microseconds"):
+    reported = marks if isinstance(marks, BatchWatermarks) else None
+    if reported is not None:
+        lines.append(np.asarray(reported.line, np.int64).reshape(-1, 2))
+    watermark = None if reported is not None else f"{marks} microseconds"
+    for batch in topic.batches(start=starts, stop=stops, columns=[name], watermark=watermark):
         record = batch.column("record")
         appended, offsets = times_of(record.field("appended_at")), np.asarray(record.field("offset"))
         events = times_of(batch.column(name).cast(pa.timestamp("us", "UTC")))
-        watermarks = times_of(record.field("watermark"))
         partitions = np.asarray(record.field("partition"))
+        if reported is None:
+            watermarks = times_of(record.field("watermark"))
+        else:
+            watermarks = reported.of(topic.name, int(partitions[0]), offsets) if batch.num_rows else offsets
         timed = watermarks != NO_TIME
-        lines.append(find_rises(np.stack([watermarks[timed], appended[timed]], axis=1)))
+        if reported is None:
+            lines.append(find_rises(np.stack([watermarks[timed], appended[timed]], axis=1)))
         late = (events != NO_TIME) & timed & (events < watermarks)
         seen += batch.num_rows
         for index in np.flatnonzero((events != NO_TIME) & (late | (offsets % step == 0))).tolist():
