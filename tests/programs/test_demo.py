@@ -89,15 +89,15 @@ OTHERS = {
 
 
 def look_around(page: Page, address: str) -> None:
-    """Every kind of page is there, and the picture has as many late rows as the flow counted."""
+    """Every kind of page is there; the picture has the late rows that corrected a result, and those of a window that was still open."""
     home = address.partition("#")[0]
     for other, shown in OTHERS.items():
         page.goto(home + other)
         expect(page.locator(shown).first).to_be_visible()
         expect(page.locator(".problem")).to_have_count(0)
-    late = page.request.get(f"{home}api/history?of=flow:revenue").json()["points"]
+    points = page.request.get(f"{home}api/history?of=flow:revenue").json()["points"]
     drawn = page.request.get(f"{home}api/flows/revenue/picture").json()["rows"]
-    assert sum(row["late"] == "late" for row in drawn) == sum(point["late"] for point in late) > 0
+    assert sum(row["late"] == "late" for row in drawn) >= sum(point["late"] for point in points) > 0
 
 
 def run_demo(home: Path, *options: str) -> tuple[str, str]:
