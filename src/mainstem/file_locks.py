@@ -1,4 +1,4 @@
-"""The locks of a partition: POSIX record locks, which end with a killed process.
+"""The locks of a partition, and of a folder: POSIX record locks, which end with a killed process.
 
 A `flock` outlives its killed holder in a forked child; a record lock belongs to one process and ends with it. But it
 also ends when the process closes *any* handle of the file, and does not exclude threads of the same process: so all
@@ -10,6 +10,7 @@ Several locks are taken in this order: upkeep, write, sync.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import threading
 import time
@@ -197,10 +198,32 @@ def release_lock(lock: PartitionLock) -> None:
             lock.close()
 
 
+# The lock in a folder's file keeps other processes out, but not the threads of this one.
+_folders: dict[str, threading.Lock] = {}
+
+
+@contextmanager
+def lock_folder(folder: str, name: str = ".lock") -> Iterator[None]:
+    """Inside, no other thread or process that locks this folder changes its files. The folder is created if it is missing.
+
+    >>> import tempfile
+    >>> with lock_folder(tempfile.mkdtemp()):
+    ...     pass
+    """
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    with _folders.setdefault(os.path.realpath(folder), threading.Lock()):
+        handle = os.open(f"{folder}/{name}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.lockf(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+
 def _renew_in_child() -> None:
     # Parent and child share the handles: closing a second one of the same file would release its locks.
-    global _shared_guard
-    _shared_guard = threading.Lock()
+    global _shared_guard, _folders
+    _shared_guard, _folders = threading.Lock(), {}
 
 
 os.register_at_fork(after_in_child=_renew_in_child)

@@ -23,6 +23,7 @@ from mainstem.spark.checkpoint.batch_gate import BatchGate
 from mainstem.spark.checkpoint.flow_copy import FlowCopy
 from mainstem.spark.checkpoint.flow_store import FlowStore
 from mainstem.spark.checkpoint.native_history import NativeHistory, noted_history
+from mainstem.workbench.access_tokens import AccessTokens
 
 COPIES = 3
 
@@ -169,6 +170,14 @@ def test_other_files_of_the_home_and_its_archive_are_copied(tmp_path):
     assert (tmp_path / "copy" / "shop.py").read_text() == "flows = ()"
     with mainstem.open(tmp_path / "copy", upkeep="manual") as copy:
         assert copy.topic("here").settings.archive == str(tmp_path / "copy" / "archive")
+
+
+def test_who_has_a_token_for_a_home_has_none_for_its_copies(tmp_path):
+    with mainstem.open(tmp_path / "home", upkeep="manual") as stem:
+        token = AccessTokens(stem.home).create("act", lasts_us=60_000_000)
+        stem.copy_to(tmp_path / "copy")
+    assert AccessTokens(f"{tmp_path}/home").find(token) is not None
+    assert AccessTokens(f"{tmp_path}/copy").all() == []
 
 
 def test_stores_outside_of_the_home_are_named(shop, tmp_path):

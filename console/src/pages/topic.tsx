@@ -4,7 +4,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { type Address, alter, link } from "../address";
 import type { Column, HomeFacts, Lag, Row } from "../api";
 import { ask, type Problem, problemFrom, useAnswer } from "../ask";
-import { useTick } from "../live";
+import { useStream, useTick } from "../live";
 import { ProblemPanel } from "../problem_panel";
 import { FactTable, RowTable } from "../table";
 import { Name, Value } from "../value";
@@ -89,6 +89,11 @@ function RecordList({ path, subject, address, now }: { path: string; subject: st
   const [looking, setLooking] = useState<AbortController | null>(null);
   const [lit, setLit] = useState<ReadonlySet<string>>(new Set());
   const newest = position === "";
+  // The cursor means nothing any more: the topic is another one, or was deleted. The next read begins anew.
+  const astray = useRef(false);
+  useStream(newest ? subject : null, ({ kind }) => {
+    if (kind === "gap" || kind === "gone") astray.current = true;
+  });
   const tick = useTick(newest ? subject : null);
   const busy = useRef(false);
   // What came while a read was under way: a reason for another one.
@@ -115,6 +120,7 @@ function RecordList({ path, subject, address, now }: { path: string; subject: st
       if (filter) query.set("filter", filter);
       const found = await ask<Records>(`${path}?${query}`, { signal: asked.signal });
       setProblem(null);
+      if (cursor === null) astray.current = false;
       const before = add ? latest.current : null;
       const known = before?.rows ?? [];
       const names = new Set(known.map(recordName));
@@ -134,9 +140,12 @@ function RecordList({ path, subject, address, now }: { path: string; subject: st
       busy.current = false;
       if (missed.current) {
         missed.current = false;
-        if (newest && latest.current) void look(latest.current.cursor, true);
+        goOn();
       }
     }
+  };
+  const goOn = () => {
+    if (newest && latest.current) void (astray.current ? look(null, false) : look(latest.current.cursor, true));
   };
   useEffect(() => {
     setWanted({ position, filter });
@@ -144,7 +153,7 @@ function RecordList({ path, subject, address, now }: { path: string; subject: st
     void look(null, false);
   }, [path, position, filter]);
   useEffect(() => {
-    if (newest && latest.current) void look(latest.current.cursor, true);
+    if (newest && latest.current) goOn();
     else missed.current = busy.current;
   }, [tick]);
 

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 __all__ = ["HomeCopy", "copy_home"]
 
-# Copied separately, or (`lock`, `checks`) not at all.
-KNOWN = frozenset(["mainstem.json", "lock", "topics", "ledgers", "flows", "views", "captures", "checks"])
+# Copied separately, or (`lock`, `checks`; `console`: who may see this home may not see each copy of it) not at all.
+KNOWN = frozenset(["mainstem.json", "lock", "topics", "ledgers", "flows", "views", "captures", "checks", "console"])
 CHECK = ".check"
 UNFINISHED = "unfinished-copy"
 

@@ -7,21 +7,18 @@ Replaced atomically and synced, under a lock.
 
 from __future__ import annotations
 
-import fcntl
 import os
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from mainstem.batch import Offsets
 from mainstem.durable_files import REAL_FILES, decode_checked, encode_checked, replace_file
 from mainstem.errors import CorruptHome, NewerFormat
+from mainstem.file_locks import lock_folder
 
 __all__ = ["StoreFacts", "StoreRecord", "store_names"]
 
 FORMAT = 1
-# The lock in the file keeps other processes out, but not the threads of this one.
-_GUARD = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -84,9 +81,7 @@ class StoreRecord:
 
     def change(self, edit: Callable[[StoreFacts], StoreFacts]) -> StoreFacts:
         """Replace what is known, one process at a time; durable when this returns."""
-        os.makedirs(self._folder, exist_ok=True)
-        with _GUARD, open(f"{self._folder}/.lock", "a") as lock:
-            fcntl.lockf(lock, fcntl.LOCK_EX)
+        with lock_folder(self._folder):
             facts = edit(self.read())
             content = {
                 "format": FORMAT, "version": facts.version, "until": facts.until, "location": facts.location,

@@ -8,14 +8,11 @@ synced, under a lock; a token that was revoked is refused at once.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import hmac
 import os
 import secrets
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Literal
@@ -23,14 +20,13 @@ from typing import Literal
 from mainstem.clock import Clock, SystemClock, as_datetime
 from mainstem.durable_files import REAL_FILES, decode_checked, encode_checked
 from mainstem.errors import CorruptHome, Invalid, NewerFormat, NotFound, did_you_mean
+from mainstem.file_locks import lock_folder
 
 __all__ = ["AccessToken", "AccessTokens", "Scope"]
 
 FORMAT = 1
 PREFIX = "mst"
 Scope = Literal["read", "act"]
-# The lock in the file keeps other processes out, but not the threads of this one.
-_GUARD = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -122,7 +118,7 @@ class AccessTokens:
         return None
 
     def _change(self, edit: Callable[[list[AccessToken]], list[AccessToken]]) -> None:
-        with self._lock():
+        with lock_folder(self._folder):
             content = {"format": FORMAT, "tokens": [asdict(token) for token in edit(self.all())]}
             beside = f"{self._path}.new"
             handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -134,13 +130,6 @@ class AccessTokens:
             os.replace(beside, self._path)
             # A token that was revoked stays so, also after a power cut.
             REAL_FILES.sync_directory(self._folder)
-
-    @contextmanager
-    def _lock(self) -> Iterator[None]:
-        os.makedirs(self._folder, mode=0o700, exist_ok=True)
-        with _GUARD, open(f"{self._folder}/.lock", "a") as lock:
-            fcntl.lockf(lock, fcntl.LOCK_EX)
-            yield
 
 
 def _hash(secret: str) -> str:

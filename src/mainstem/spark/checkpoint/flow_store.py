@@ -18,12 +18,10 @@ so a request that was too late, or for a dead process, never has to be withdrawn
 
 from __future__ import annotations
 
-import fcntl
 import glob
 import os
 import re
 import shutil
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Literal
@@ -31,6 +29,7 @@ from typing import Any, Literal
 from mainstem.batch import FlowRun
 from mainstem.durable_files import REAL_FILES, decode_checked, encode_checked, replace_file
 from mainstem.errors import CorruptHome, Fenced, NewerFormat
+from mainstem.file_locks import lock_folder
 from mainstem.log.opened_log import release_holds
 from mainstem.names import check_own_name
 from mainstem.processes import Identity, alive, this_process
@@ -41,10 +40,6 @@ __all__ = ["FlowStore", "check_epoch", "find_process", "flow_names"]
 # 2: a run has the id and the location of its sink, whatever that is; and its plan has every parameter of a stage.
 # It has a checksum.
 FORMAT = 2
-
-
-# The lock in the file keeps other processes out, but not the threads of this one.
-_GUARD = threading.Lock()
 
 
 def flow_names(home: str) -> list[str]:
@@ -127,7 +122,7 @@ class FlowStore:
 
     def change(self, edit: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
         """Replace the facts, one process at a time; durable when this returns."""
-        with self._lock():
+        with lock_folder(self.folder, "lock"):
             changed = {**edit(self.read()), "format": FORMAT}
             replace_file(REAL_FILES, self._path, encode_checked(changed, indent=1))
         return changed
@@ -255,13 +250,6 @@ class FlowStore:
     @contextmanager
     def guard(self, run: FlowRun) -> Iterator[None]:
         """Inside, no newer run of the flow starts; raises `Fenced` if one has."""
-        with self._lock():
+        with lock_folder(self.folder, "lock"):
             _check_current(self.of_version(run.version), run)
-            yield
-
-    @contextmanager
-    def _lock(self) -> Iterator[None]:
-        os.makedirs(self.folder, exist_ok=True)
-        with _GUARD, open(f"{self.folder}/lock", "a") as lock:
-            fcntl.lockf(lock, fcntl.LOCK_EX)
             yield

@@ -39,7 +39,7 @@ def console_app(
     hub: StreamHub, rules: AccessRules, tokens: AccessTokens, permitted: frozenset[str], steps: Walk
 ) -> ASGIApp:
     """The application behind its gate."""
-    queries, actions = SqlAnswers(hub.home.stem), ConsoleActions(hub.home.stem, permitted)
+    queries, actions = SqlAnswers(hub.home), ConsoleActions(hub.home.stem, permitted)
     guided = GuidedWalk(steps, queries, hub.home.stem.log.clock)
 
     async def stream(request: Request) -> Response:

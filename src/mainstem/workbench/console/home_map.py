@@ -64,18 +64,18 @@ class HomeMap:
         self.looks.append({"id": node, "text": text, "cause": cause, "hint": hint})
 
 
-def home_map(stem: Mainstem, progress: dict[str, list[dict[str, Any]]] | None = None) -> dict[str, Any]:
-    """The map now, as plain JSON values."""
+def home_map(stem: Mainstem, *, known: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The map now, as plain JSON values. `known` is the one before: of a database that is away it has the names."""
     drawn = HomeMap(stem.log.clock.now())
-    rows = last_progress(stem) if progress is None else progress
+    rows = last_progress(stem)
     _topics(stem, drawn)
     _flows(stem, drawn, rows)
-    _views(stem, drawn)
+    _views(stem, drawn, known)
     _queues(stem, drawn)
     _captures(stem, drawn)
     _stores(stem, drawn)
-    known = {node["id"] for node in drawn.nodes}
-    drawn.edges = [edge for edge in drawn.edges if edge["from"] in known and edge["to"] in known]
+    drawn_ids = {node["id"] for node in drawn.nodes}
+    drawn.edges = [edge for edge in drawn.edges if edge["from"] in drawn_ids and edge["to"] in drawn_ids]
     found: dict[str, Any] = exact_json(
         {
             "home": {
@@ -149,8 +149,11 @@ def _topics(stem: Mainstem, drawn: HomeMap) -> None:
     for name in stem.topics():
         if name.startswith(OWN_PREFIX):
             continue
-        found = try_look({}, _topic_amounts, stem.topic(name), drawn.now)
+        found = try_look({}, lambda it: _topic_amounts(stem.topic(it), drawn.now), name)
         if isinstance(found, Unreadable):
+            # It may have been deleted since the names were read.
+            if name not in stem.topics():
+                continue
             _unreadable(drawn, "topic", name, found.error)
             continue
         records, rate = found
@@ -254,8 +257,20 @@ def _slowest_phase(it: FlowFacts) -> str:
     return f"{name} takes {100 * phases[name] // last['batch_ms']} % of a batch."
 
 
-def _views(stem: Mainstem, drawn: HomeMap) -> None:
-    for name in stem.views():
+def _views(stem: Mainstem, drawn: HomeMap, known: dict[str, Any] | None) -> None:
+    names = try_look({}, stem.views)
+    if isinstance(names, Unreadable):
+        for node in (known or {}).get("nodes", ()):
+            if node["kind"] == "view":
+                drawn.node("view", node["name"], state="unreadable", sentence=f"It cannot be read: {names.error}.")
+        drawn.look(
+            "",
+            "the views cannot be read",
+            f"{names.error[0].upper()}{names.error[1:]}.",
+            "Start the database, or correct its address: views.toml.",
+        )
+        return
+    for name in names:
         found = try_look({}, view_facts, stem, name)
         if isinstance(found, Unreadable):
             _unreadable(drawn, "view", name, found.error)

@@ -7,8 +7,8 @@ from typing import Any
 
 from mainstem.errors import Invalid, Unavailable
 from mainstem.log.query_limits import QueryLimits
-from mainstem.stem import Mainstem
 from mainstem.workbench.console.row_cells import column_facts, json_rows
+from mainstem.workbench.console.watched_home import WatchedHome
 
 __all__ = ["SqlAnswers"]
 
@@ -21,8 +21,8 @@ QUERIES_MAX = 2
 class SqlAnswers:
     """Runs queries, a few at a time. Thread-safe."""
 
-    def __init__(self, stem: Mainstem) -> None:
-        self._stem = stem
+    def __init__(self, home: WatchedHome) -> None:
+        self._home = home
         self._places = threading.BoundedSemaphore(QUERIES_MAX)
 
     def answer(self, sql: Any) -> dict[str, Any]:
@@ -37,9 +37,10 @@ class SqlAnswers:
             raise Unavailable(
                 "other queries are running", detail=f"The console runs {QUERIES_MAX} at a time.", hint="Run it again."
             )
-        stem, begun = self._stem, self._stem.log.clock.monotonic()
+        stem, begun = self._home.stem, self._home.stem.log.clock.monotonic()
         try:
-            found = stem.log.query(sql, (), {name: stem.view(name).to_arrow for name in stem.views()}, LIMITS)
+            with self._home.reach.asking():
+                found = stem.log.query(sql, (), {name: stem.view(name).to_arrow for name in stem.views()}, LIMITS)
         finally:
             self._places.release()
         return {
