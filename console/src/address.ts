@@ -27,15 +27,22 @@ function decode(part: string): string {
   }
 }
 
-/** The address of a page: link("topics", "orders") is "#/topics/orders". */
+/** The address of a page: link("topics", "orders") is "#/topics/orders". Who looks at the past stays there. */
 export function link(...path: string[]): string {
-  return `#/${path.map(encodeURIComponent).join("/")}`;
+  return linkWith(path, { at: parse(location.hash).query.get("at") });
 }
 
 export function linkWith(path: string[], query: Record<string, string | null | undefined>): string {
   const kept = Object.entries(query).filter((entry): entry is [string, string] => entry[1] != null && entry[1] !== "");
   const text = new URLSearchParams(kept).toString();
-  return text ? `${link(...path)}?${text}` : link(...path);
+  return `#/${path.map(encodeURIComponent).join("/")}${text ? `?${text}` : ""}`;
+}
+
+/** A question to the server, as it was at a time if the page shows the past. */
+export function asked(path: string, query: Record<string, string | null | undefined> = {}): string {
+  const kept = Object.entries(query).filter((entry): entry is [string, string] => entry[1] != null && entry[1] !== "");
+  const text = new URLSearchParams(kept).toString();
+  return text ? `${path}?${text}` : path;
 }
 
 export function go(address: string): void {

@@ -37,6 +37,8 @@ export interface HomeFacts {
   edges: { from: string; to: string; rows_per_second: number | null }[];
   wants_a_look: { id: string; text: string; cause: string; hint: string }[];
   activity: Activity[];
+  /** It is the home of an earlier time. */
+  then?: boolean;
 }
 
 export interface Activity {

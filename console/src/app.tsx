@@ -7,6 +7,7 @@ import { type Address, useAddress } from "./address";
 import type { HomeFacts } from "./api";
 import { Problem, problemFrom } from "./ask";
 import { addressOf, type Home, shownName, useHome } from "./home";
+import { ThenBanner, useHomeThen } from "./home_then";
 import { begin } from "./live";
 import { type Listed, Listing } from "./pages/listing";
 import { FlowPage } from "./pages/flow";
@@ -17,33 +18,47 @@ import { TopicPage } from "./pages/topic";
 import { ViewPage } from "./pages/view";
 import { ProblemPanel } from "./problem_panel";
 import { Shell } from "./shell";
+import { TimeSlider } from "./time_slider";
 import { useWalk, type Walk, WalkLine } from "./walk";
+import { instant } from "./words";
 
 const TITLES: Record<string, string> = { flows: "Flows", topics: "Topics", views: "Views", queues: "Queues", query: "Query" };
 
 function App() {
   const address = useAddress();
-  const home = useHome();
-  const live = useCount(home.facts);
-  const walk = useWalk(address, live);
+  const present = useHome();
+  const at = address.query.get("at");
+  const past = useHomeThen(at);
+  const home = at ? { facts: past.content, problem: past.problem ?? present.problem, trends: new Map<string, number[]>() } : present;
+  const count = useCount(present.facts);
+  // The past does not change.
+  const live = at ? 0 : count;
+  const walk = useWalk(address, count);
   const { facts } = home;
   const [section = ""] = address.path;
   const page = section === "" ? "Overview" : (TITLES[section] ?? "");
   useEffect(() => {
     document.title = [address.path.slice(1).join(" / ") || page || "no such page", facts?.home.name ?? "Mainstem"].join(": ");
   });
-  const things = (facts?.nodes ?? []).flatMap((node) => {
+  const things = (present.facts?.nodes ?? []).flatMap((node) => {
     const found = addressOf(node);
     return found ? [{ kind: node.kind, name: shownName(node), address: found, said: node.sentence }] : [];
   });
   return (
-    <Shell page={page} home={facts?.home.name ?? ""} things={things}>
-      <Boundary key={address.path.join("/")}>
-        {facts && walk && section !== "" && <WalkLine walk={walk} />}
+    <Shell page={page} home={present.facts?.home.name ?? ""} things={things} shown={facts?.home.at}>
+      {at && present.facts && <ThenBanner at={at} now={instant(present.facts.home.at)} page={section} />}
+      {walk && section !== "" && <WalkLine walk={walk} />}
+      <Boundary key={`${address.path.join("/")} ${at}`}>
         {facts ? <Page address={address} home={home} facts={facts} live={live} walk={walk} /> : home.problem ? home.problem.status === 401 ? <LogIn problem={home.problem} /> : <ProblemPanel whole problem={home.problem} /> : <p class="dim">The home is being read.</p>}
       </Boundary>
+      {present.facts && <TimeSlider facts={present.facts} subject={subjectOf(address.path)} at={at ? instant(at) : null} live={count} />}
     </Shell>
   );
+}
+
+/** What the slider counts: the rows of the page's own topic or flow. */
+function subjectOf([section, name]: string[]): string | null {
+  return name === undefined ? null : section === "topics" ? `topic:${name}` : section === "flows" ? `flow:${name}` : null;
 }
 
 /** How many facts have come: a reason to ask again for what is not in the stream. */
@@ -55,7 +70,7 @@ function useCount(value: unknown): number {
 
 function Page({ address, home, facts, live, walk }: { address: Address; home: Home; facts: HomeFacts; live: number; walk: Walk | null }): ComponentChildren {
   const [section = "", name, more] = address.path;
-  if (section === "") return <Overview home={home} address={address} live={live} walk={walk} />;
+  if (section === "") return <Overview home={home} address={address} walk={walk} />;
   if (section === "query") return <QueryPage address={address} home={facts} />;
   const kind = { flows: "flow", topics: "topic", views: "view", queues: "queue" }[section] as Listed | undefined;
   if (kind && name === undefined) return <Listing kind={kind} facts={facts} />;
@@ -63,7 +78,7 @@ function Page({ address, home, facts, live, walk }: { address: Address; home: Ho
     if (kind === "topic") return <TopicPage key={name} name={name} address={address} home={facts} live={live} />;
     if (kind === "view") return <ViewPage key={name} name={name} address={address} home={facts} live={live} />;
     if (kind === "flow") return <FlowPage key={name} name={name} address={address} home={facts} live={live} />;
-    if (kind === "queue" && more !== undefined) return <QueuePage topic={name} queue={more} home={facts} live={live} />;
+    if (kind === "queue" && more !== undefined) return <QueuePage topic={name} queue={more} address={address} home={facts} live={live} />;
   }
   return (
     <ProblemPanel

@@ -64,7 +64,7 @@ export function shownName(node: { kind: Kind; name: string }): string {
 export function healthOf(node: HomeNode): Health {
   if (node.state === "failed" || node.state === "killed" || node.state === "unreadable" || (node.rejected ?? 0) > 0) return "bad";
   if (node.waits_for || node.state === "waiting" || (node.lag_seconds ?? 0) > 60) return "held";
-  return node.state === "stopped" ? "still" : "well";
+  return node.state === "stopped" || node.state === "not kept" ? "still" : "well";
 }
 
 export function behind(node: HomeNode): string {
@@ -99,6 +99,7 @@ export function mapOf(facts: HomeFacts, trends: Map<string, number[]>): { nodes:
 /** The two lines of a node. */
 function linesOf(node: HomeNode, now: number): [string, string] {
   if (node.state === "unreadable") return ["cannot be read", ""];
+  if (node.state === "not kept") return ["as it was: not kept", ""];
   switch (node.kind) {
     case "topic":
       return [`${rate(node.rows_per_second ?? 0)} rows/s`, counted(node.records ?? 0, "record")];
@@ -106,10 +107,8 @@ function linesOf(node: HomeNode, now: number): [string, string] {
       if (node.state !== "running") return [node.state, behind(node)];
       return [behind(node), node.waits_for ? "watermark held back" : node.too_late ? `${count(node.too_late)} too late` : node.late ? `${count(node.late)} late, corrected` : `batch ${node.batch ?? "none"}`];
     case "view":
-      if (node.rows === undefined) return ["as it was: not kept", ""];
       return [counted(node.rows ?? 0, "row"), node.applied_at ? `changed ${ago(instant(node.applied_at), now)}` : "no rows yet"];
     case "queue":
-      if (node.lag_records === undefined) return ["as it was: not kept", ""];
       return [`${count(node.lag_records ?? 0)} waiting, ${count(node.held ?? 0)} held`, node.rejected ? `${count(node.rejected)} rejected` : "none rejected"];
     default:
       return [node.state, node.sentence];

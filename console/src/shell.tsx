@@ -15,16 +15,17 @@ export interface Found {
   said: string;
 }
 
-const PAGES: [string, string][] = [
-  ["Overview", link()],
-  ["Flows", link("flows")],
-  ["Topics", link("topics")],
-  ["Views", link("views")],
-  ["Queues", link("queues")],
-  ["Query", link("query")],
+const PAGES: [string, string[]][] = [
+  ["Overview", []],
+  ["Flows", ["flows"]],
+  ["Topics", ["topics"]],
+  ["Views", ["views"]],
+  ["Queues", ["queues"]],
+  ["Query", ["query"]],
 ];
 
-export function Shell({ page, home, things, children }: { page: string; home: string; things: Found[]; children: ComponentChildren }) {
+/** `shown`: the moment of the facts on the page. */
+export function Shell({ page, home, things, shown, children }: { page: string; home: string; things: Found[]; shown: string | undefined; children: ComponentChildren }) {
   const [searching, setSearching] = useState(false);
   const status = useStatus();
   useEffect(() => {
@@ -51,8 +52,8 @@ export function Shell({ page, home, things, children }: { page: string; home: st
           Mainstem <span class="home">{home}</span>
         </a>
         <nav class="nav" aria-label="Pages">
-          {PAGES.map(([name, address]) => (
-            <a href={address} aria-current={name === page ? "page" : undefined} key={name}>
+          {PAGES.map(([name, path]) => (
+            <a href={link(...path)} aria-current={name === page ? "page" : undefined} key={name}>
               {name}
             </a>
           ))}
@@ -64,7 +65,7 @@ export function Shell({ page, home, things, children }: { page: string; home: st
         </button>
         <LiveMark />
       </header>
-      <main class={`wrap${cut ? " stale" : ""}`} id="main" tabIndex={-1}>
+      <main class={`wrap${cut ? " stale" : ""}`} id="main" data-at={shown} tabIndex={-1}>
         {cut && (
           <p class="banner">
             <b>Not reached since {status.heard === null ? "the page was opened" : `${clock(status.heard)} UTC`}.</b> The numbers below are of then. {status.away ? <Away problem={status.away} /> : "The console's process does not answer; start it again with mainstem console, and the page goes on by itself."}

@@ -6,16 +6,26 @@ import type { HomeFacts } from "./api";
 import { useAnswer } from "./ask";
 import { Plot } from "./plot";
 import { Name } from "./value";
-import { clock, instant } from "./words";
+import { clock, instant, moment } from "./words";
 
 const MINUTES = 60;
 const POINTS = 120;
 const STEP_MS = 10_000;
 const SETTLE_MS = 150;
+/** These are named below the line; whatever else happened is a fine mark. */
+const BAD = /kill|fail/;
 
 interface History {
   bucket_seconds: number;
-  points: { at: string; rows: number }[];
+  points: { at: string; rows?: number; rows_in?: number }[];
+}
+
+/** The rows of every bucket of the span, so that the plot lies over the slider: without a report there were none. */
+function wholeSpan(history: History | null, first: number, last: number): [number, number][] {
+  if (!history) return [];
+  const step = history.bucket_seconds * 1000;
+  const rows = new Map(history.points.map((point) => [Math.round((instant(point.at) - first) / step), point.rows ?? point.rows_in ?? 0]));
+  return Array.from({ length: Math.ceil((last - first) / step) }, (_, index) => [first + index * step, rows.get(index) ?? 0]);
 }
 
 /** Those whose words have room. */
@@ -27,19 +37,24 @@ function spreadOut<T extends { part: number }>(marks: T[]): T[] {
   return kept;
 }
 
-export function TimeSlider({ facts, now, at, live }: { facts: HomeFacts; now: number; at: number | null; live: number }) {
-  const busiest = [...facts.nodes].filter((node) => node.kind === "topic").sort((a, b) => (b.rows_per_second ?? 0) - (a.rows_per_second ?? 0) || Number(b.records ?? 0) - Number(a.records ?? 0))[0];
+/** `subject`: whose rows are drawn above it, by default those of the busiest topic. */
+export function TimeSlider({ facts, subject, at, live }: { facts: HomeFacts; subject: string | null; at: number | null; live: number }) {
+  const now = instant(facts.home.at);
+  const known = facts.nodes.find((node) => node.id === subject);
+  const busiest = known ?? [...facts.nodes].filter((node) => node.kind === "topic").sort((a, b) => (b.rows_per_second ?? 0) - (a.rows_per_second ?? 0) || Number(b.records ?? 0) - Number(a.records ?? 0))[0];
   const last = Math.ceil(now / STEP_MS) * STEP_MS;
-  const first = last - MINUTES * 60_000;
+  // Who looks further back than an hour sees that time too.
+  const hour = last - MINUTES * 60_000;
+  const first = at !== null && at < hour ? Math.floor((at - (last - at) / 10) / STEP_MS) * STEP_MS : hour;
   const query = busiest && new URLSearchParams({ of: busiest.id, from: new Date(first).toISOString(), to: new Date(last).toISOString(), points: String(POINTS) });
   const { content } = useAnswer<History>(query ? `api/history?${query}` : null, Math.floor(live / 10));
   const [shown, setShown] = useState(at ?? last);
   const timer = useRef<ReturnType<typeof setTimeout> | undefined>(undefined);
   useEffect(() => setShown(at ?? last), [at, last]);
-  const points = content?.points ?? [];
+  const points = wholeSpan(content, first, last);
   const marks = facts.activity
-    .filter((entry) => /kill|fail/.test(entry.what ?? "") && entry.at !== null && instant(entry.at) > first)
-    .map((entry) => ({ what: entry.what ?? "", part: (instant(entry.at) - first) / (last - first) }));
+    .filter((entry) => entry.at !== null && instant(entry.at) > first)
+    .map((entry) => ({ what: entry.what ?? "", bad: BAD.test(entry.what ?? ""), part: (instant(entry.at) - first) / (last - first) }));
   return (
     <section class="panel time" aria-label="Time">
       <div>
@@ -48,13 +63,13 @@ export function TimeSlider({ facts, now, at, live }: { facts: HomeFacts; now: nu
       </div>
       <div class="slide">
         <Plot
-          times={points.map((point) => instant(point.at))}
-          lines={[{ stroke: "accent", fill: "accent-soft", values: points.map((point) => point.rows) }]}
-          label={`Rows appended to ${busiest?.name ?? "the topics"} in the last hour`}
+          times={points.map(([at]) => at)}
+          lines={[{ stroke: "accent", fill: "accent-soft", values: points.map(([, rows]) => rows) }]}
+          label={`Rows of ${busiest?.name ?? "the topics"} over time`}
         />
         <div class="marks" aria-hidden="true">
-          {marks.map(({ part }) => (
-            <i key={part} style={{ left: `${part * 100}%` }} />
+          {marks.map(({ part, bad }) => (
+            <i key={part} class={bad ? "bad" : undefined} style={{ left: `${part * 100}%` }} />
           ))}
         </div>
         <input
@@ -73,8 +88,8 @@ export function TimeSlider({ facts, now, at, live }: { facts: HomeFacts; now: nu
           }}
         />
         <div class="ticks num" aria-hidden="true">
-          <span>{clock(first).slice(0, 5)}</span>
-          {spreadOut(marks).map(({ what, part }) => (
+          <span>{moment(first, now).slice(0, -3)}</span>
+          {spreadOut(marks.filter(({ bad }) => bad)).map(({ what, part }) => (
             <b key={part} style={{ left: `${part * 100}%` }}>
               {what}
             </b>

@@ -3,6 +3,7 @@ views and panes, a queue with rejected messages, a flow that was killed."""
 
 import random
 from collections import defaultdict
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -12,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from mainstem.batch import Batch, FlowRun
-from mainstem.clock import ManualClock
+from mainstem.clock import ManualClock, as_datetime
 from mainstem.log.activity import note_activity
 from mainstem.log.embedded.embedded_log import EmbeddedLog
 from mainstem.log.topic import Topic
@@ -21,7 +22,7 @@ from mainstem.stem import Mainstem
 from mainstem.views.view import View
 from tests.workbench.ran_flows import began, did_batch, killed
 
-__all__ = ["STORES", "make_shop"]
+__all__ = ["STORES", "make_shop", "revenue_batch"]
 
 STORES = ("Berlin", "Lisbon", "Paris", "Vienna")
 PRICES = (4.5, 12.0, 39.0, 7.25, 18.0, 2.75)
@@ -131,12 +132,17 @@ def make_shop(home: Path, now: datetime) -> Mainstem:
     payments = stem.create_topic("payments", schema="order_id STRING, paid DECIMAL(10,2)", key="order_id", partitions=2)
     stem.create_topic("clicks", schema="visitor BIGINT, page STRING", partitions=2)
     mails = stem.create_topic("mails", schema="order_id STRING, address STRING, text STRING", key="order_id")
+    for flow in ("revenue", "deliveries", "mails"):
+        note_activity(
+            stem.log, "flow", flow, "begun", f'flow "{flow}" began with version 1', version=1, epoch=1, who="shop"
+        )
     revenue = began(stem, "revenue", sink="view revenue", sources=("orders",))
     deliveries = began(stem, "deliveries", sink="view deliveries", sources=("orders", "payments"))
     began(stem, "mails", sink="topic mails", sources=("view deliveries",))
     _play(stem, clock, orders, payments, revenue, deliveries, now)
     clicked = stem.topic("clicks")
     clicked.append([{"visitor": 2**60 + n, "page": f"/shop/{n % 7}"} for n in range(200)])
+    note_activity(stem.log, "flow", "sessions", "begun", 'flow "sessions" began with version 1', version=1, epoch=1)
     note_activity(stem.log, "flow", "sessions", "killed", "its process died without recording an exit", who="shop")
     sessions = began(stem, "sessions", sink="view sessions", sources=("clicks",))
     did_batch(stem, sessions, 0, {"clicks": {0: 60, 1: 60}}, at=now - 2 * MINUTE)
@@ -157,7 +163,6 @@ def _play(
     """Ten seconds at a time: what came is appended when it came, then the flow of windows commits a batch."""
     waiting, computed, number, ends = orders_until(now), Revenue(), 0, {}
     until = now - MINUTES * MINUTE
-    note_activity(stem.log, "flow", "revenue", "begun", "begun by process 48213, epoch 1", who="shop")
     while until < now:
         until = min(now, until + timedelta(seconds=10))
         came = [order for order in waiting if order.came_at <= until]
@@ -177,7 +182,16 @@ def _play(
             continue
         ends = {n: orders.backend.latest(n) for n in range(2)}
         rows = computed.take(came)
-        _apply(stem, clock, "revenue", ["store", "window"], revenue, pa.Table.from_pylist(rows, REVENUE), number)
+        _apply(
+            stem,
+            clock,
+            "revenue",
+            ["store", "window"],
+            revenue,
+            pa.Table.from_pylist(rows, REVENUE),
+            number,
+            {"orders": ends},
+        )
         late = sum(row["pane"]["timing"] == "late" for row in rows)  # type: ignore[index]
         figures = {
             "at": until,
@@ -214,11 +228,33 @@ def _keep_too_late(stem: Mainstem, orders: Topic) -> None:
 
 
 def _apply(
-    stem: Mainstem, clock: ManualClock, name: str, key: list[str], run: FlowRun, rows: pa.Table, number: int
+    stem: Mainstem,
+    clock: ManualClock,
+    name: str,
+    key: list[str],
+    run: FlowRun,
+    rows: pa.Table,
+    number: int,
+    offsets: dict[str, dict[int, int]] | None = None,
 ) -> None:
-    view = View(stem.home, name, key=key, clock=clock)
-    view.writer(run, rows.schema).apply(rows, Batch(number, run, {}))
+    view = View(stem.home, name, key=key, clock=clock, history="1 day" if name == "revenue" else None)
+    view.writer(run, rows.schema).apply(rows, Batch(number, run, offsets or {}))
     view.close()
+
+
+def revenue_batch(stem: Mainstem, clock: ManualClock, number: int) -> None:
+    """One more batch of the flow of windows: it corrects every window of Lisbon, and adds one of a new store."""
+    run = FlowRun("revenue", epoch=1, version=1)
+    with closing(View(stem.home, "revenue", key=["store", "window"], clock=clock)) as view:
+        known = [row for row in view.to_arrow().to_pylist() if row["store"] == "Lisbon"]
+    corrected = [{**row, "total": row["total"] + 100, "orders": row["orders"] + 1} for row in known]
+    rows = pa.Table.from_pylist([*corrected, {**known[0], "store": "Osaka"}], REVENUE)
+    ends = {n: stem.topic("orders").backend.latest(n) for n in range(2)}
+    _apply(stem, clock, "revenue", ["store", "window"], run, rows, number, {"orders": ends})
+    did_batch(
+        stem, run, number, {}, more=[{"topic": "orders", "offsets": ends, "delay": 20_000_000}], at=as_datetime(clock.now()),
+        rows_in=40, rows_out=rows.num_rows, lag_seconds=0.0, late=3,
+    )  # fmt: skip
 
 
 def _mail(mails: Topic) -> None:

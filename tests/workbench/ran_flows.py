@@ -1,11 +1,13 @@
 """Homes in which flows ran, made without Spark: what a run leaves there, file by file."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from mainstem.batch import FlowRun
+from mainstem.clock import as_datetime
+from mainstem.flows.flow_waits import reached_times
 from mainstem.flows.progress_rows import PROGRESS_TOPIC, SCHEMA
 from mainstem.log.topic import Topic
 from mainstem.log.topic_settings import TopicSettings
@@ -55,5 +57,24 @@ def did_batch(
         "flow": run.flow, "epoch": run.epoch, "version": run.version, "batch": number, "rows_in": 0, "rows_out": 0,
         "at": datetime(2026, 1, 1, 9, 0, number, tzinfo=UTC), "rejected": 0, "late": 0, "lag_records": 0,
         "state_rows": 0, "state_bytes": 0, "batch_ms": 300, "phases": {"addBatch": 200},
+        "sources": [*_read_sources(stem, offsets, more)],
     }  # fmt: skip
     progress_topic(stem).append([{**row, **figures}])
+
+
+def _read_sources(stem, offsets: dict[str, dict[int, int]], more: Sequence[dict[str, object]]) -> Iterator[object]:
+    """What a report says of each topic: where the batch ended, and the event time that each partition had reached."""
+    given = [{"topic": topic, "offsets": ends} for topic, ends in offsets.items()]
+    for source in [*given, *(dict(it) for it in more if "topic" in it)]:
+        topic, ends = str(source["topic"]), {int(number): end for number, end in source["offsets"].items()}
+        delay = source.get("delay")
+        plain = {**source, "offsets": {str(number): end for number, end in ends.items()}}
+        times = {} if delay is None else reached_times(stem.log, plain, topic, delay)
+        yield {
+            "source": topic,
+            "records": None,
+            "partitions": [
+                {"partition": number, "stop": end, "watermark": as_datetime(times[number]) if number in times else None}
+                for number, end in ends.items()
+            ],
+        }

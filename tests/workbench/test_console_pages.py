@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,7 +52,7 @@ PAGES = {
 class Console:
     """The process of `mainstem console`."""
 
-    def __init__(self, home: Path, port: int = 0) -> None:
+    def __init__(self, home: Path, port: int = 0, options: Sequence[str] = ()) -> None:
         command = [
             sys.executable,
             "-m",
@@ -62,6 +62,7 @@ class Console:
             str(port),
             "--home",
             str(home),
+            *options,
         ]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "NO_COLOR": "1"})
         assert self.process.stdout is not None
@@ -288,10 +289,10 @@ def test_a_view_is_read_by_pages_and_by_its_key(console, watched):
 
     page.get_by_role("button", name="Next rows").click()
     expect(rows.first).to_contain_text("Vienna")
-    page.get_by_label("Key").fill("Lisbon")
+    page.get_by_label("store").fill("Lisbon")
     page.keyboard.press("Enter")
     expect(rows.first).to_contain_text("Lisbon")
-    assert set(page.locator("tbody tr td:first-child").all_inner_texts()) == {"Lisbon"}
+    assert set(page.locator("tbody tr td:nth-child(2)").all_inner_texts()) == {"Lisbon"}
     assert errors == []
 
 
@@ -304,7 +305,6 @@ def test_the_overview_goes_back_in_time(console, watched):
         page.keyboard.press("ArrowLeft")
 
     expect(page.locator(".then-banner")).to_contain_text("As it was at")
-    expect(page.locator("h1")).to_contain_text("ran")
     assert "at=" in page.url
     assert (axe_findings(page), errors) == ([], [])
 

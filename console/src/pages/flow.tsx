@@ -1,10 +1,11 @@
 // A flow: whether it runs and how far it is, its picture, who holds the watermark, and its figures over time.
 
 import { Acting, Action, Permission, useSession } from "../action";
-import { type Address, link } from "../address";
+import { type Address, asked, link } from "../address";
 import type { HomeFacts, HomeNode, Lag, Row } from "../api";
 import { useAnswer } from "../ask";
 import { behind } from "../home";
+import { NotKept } from "../home_then";
 import { FlowPicture } from "../picture/flow_picture";
 import { Plot } from "../plot";
 import { ProblemPanel } from "../problem_panel";
@@ -39,7 +40,6 @@ interface FlowFacts {
   watermark_holders: Holder[];
   waits_for: Holder | null;
   does: { text: string } | null;
-  sentence?: string;
 }
 
 interface Batches {
@@ -50,12 +50,12 @@ const SHOWN_MINUTES = 15;
 
 export function FlowPage({ name, address, home, live }: { name: string; address: Address; home: HomeFacts; live: number }) {
   const path = `api/flows/${encodeURIComponent(name)}`;
-  const { content: flow, problem } = useAnswer<FlowFacts>(path, live);
+  const at = address.query.get("at");
+  const { content: flow, problem } = useAnswer<FlowFacts>(asked(path, { at }), live);
   const node = home.nodes.find((candidate) => candidate.id === `flow:${name}`);
   const now = instant(home.home.at);
   const since = new Date(Math.floor(now / 60_000) * 60_000 - SHOWN_MINUTES * 60_000).toISOString();
-  const query = new URLSearchParams({ position: since, filter: `flow = '${name.replaceAll("'", "''")}'`, limit: "1000" });
-  const batches = useAnswer<Batches>(node ? `api/topics/mainstem.progress/records?${query}` : null, live);
+  const batches = useAnswer<Batches>(node ? asked("api/topics/mainstem.progress/records", { position: since, filter: `flow = '${name.replaceAll("'", "''")}'`, limit: "1000", at }) : null, live);
   const actions = useSession()?.actions ?? [];
   if (problem && !flow) return <ProblemPanel whole problem={problem} />;
   if (!flow) return <h1><Name of={name} /></h1>;
@@ -86,7 +86,7 @@ export function FlowPage({ name, address, home, live }: { name: string; address:
       )}
       <div class="two">
         <div class="stack">
-          <FlowPicture name={name} path={`${path}/picture`} address={address} live={live} />
+          <FlowPicture name={name} path={asked(`${path}/picture`, { to: at })} address={address} live={live} />
           <FactTable
             label="Sources"
             heads={[["source", "left"], ["partition", "right"], ["next offset", "right"], ["behind", "left"]]}
@@ -109,7 +109,7 @@ export function FlowPage({ name, address, home, live }: { name: string; address:
                 <StateTag state={flow.state} />
               </dd>
               <dt>process</dt>
-              <dd>{flow.pid ?? "none"}</dd>
+              <dd>{at ? <NotKept /> : (flow.pid ?? "none")}</dd>
               <dt>last batch</dt>
               <dd>{flow.batch ?? "none"}</dd>
               <dt>run</dt>
@@ -129,10 +129,10 @@ export function FlowPage({ name, address, home, live }: { name: string; address:
                 </>
               ))}
             </dl>
-            {flow.state === "running" && (
+            {flow.state === "running" && !at && (
               <div class="action-line">{actions.includes("stop") ? <Action name="stop" label="Stop" body={{ flow: name }} /> : <Permission name="stop" to="Stop" command={`mainstem flow stop ${name}`} />}</div>
             )}
-            {flow.pid !== null && actions.includes("kill") && (
+            {flow.pid !== null && !at && actions.includes("kill") && (
               <div class="action-line">
                 <Action name="kill" label={`Kill process ${flow.pid}`} danger body={{ flow: name }} />
               </div>
@@ -147,12 +147,13 @@ export function FlowPage({ name, address, home, live }: { name: string; address:
 }
 
 function Words({ flow, node }: { flow: FlowFacts; node: HomeNode | undefined }) {
-  if (flow.does) return <p class="words"><Value value={flow.does.text} short={1000} /></p>;
   const sources = [...new Set(flow.sources.map((part) => part.source))];
   const [kind, ...rest] = flow.sink.split(" ");
   return (
     <p class="words">
+      {flow.does ? <><Value value={flow.does.text} short={1000} /> </> : <>
       It reads {sources.length ? sources.map((source, index) => <span key={source}>{index > 0 && ", "}<b><Name of={source} /></b></span>) : "nothing"} and writes the {kind} <b><Name of={rest.join(" ")} /></b>.{" "}
+      </>}
       {node?.late ? `${counted(node.late, "row")} came late, and corrected what was shown. ` : ""}
       {node?.too_late ? `${counted(node.too_late, "row")} came too late, and went to ${flow.flow}.late. ` : ""}
       {node?.waits_for ? <>It waits for <b><Value value={node.waits_for} /></b>.</> : ""}
@@ -219,7 +220,7 @@ function Strip({ batches, node }: { batches: Batches["rows"]; node: HomeNode | u
     const wide = index ? ((times[index] as number) - (times[index - 1] as number)) / 1000 : 0;
     return wide > 0 ? (numberOf(row["rows_in"]) ?? 0) / wide : null;
   });
-  const [took, lag, late, tooLate] = [values("batch_ms"), values("lag_seconds"), values("late"), values("too_late")];
+  const [took, lag, late, tooLate, state] = [values("batch_ms"), values("lag_seconds"), values("late"), values("too_late"), values("state_rows")];
   const lastOf = (list: (number | null)[]) => list[list.length - 1] ?? 0;
   const sum = (list: (number | null)[]) => list.reduce<number>((total, value) => total + (value ?? 0), 0);
   const most = (list: (number | null)[]) => Math.max(0, ...list.map((value) => value ?? 0));
@@ -251,8 +252,18 @@ function Strip({ batches, node }: { batches: Batches["rows"]; node: HomeNode | u
           <span>A batch</span>
           <b>{milliseconds(lastOf(took))}</b>
         </div>
-        <Plot times={times} lines={[{ stroke: "edge", fill: "accent-soft", values: took }]} label={`Milliseconds of a batch, over ${minutes}`} />
+        <Plot times={times} lines={phaseLines(ordered, took)} label={`Milliseconds of a batch and its phases, over ${minutes}: ${phases}`} />
         <div class="small dim">{phases || `most: ${milliseconds(most(took))}`}</div>
+      </section>
+      <section class="panel cell">
+        <div class="h">
+          <span>State</span>
+          <b>{counted(lastOf(state), "row")}</b>
+        </div>
+        <Plot times={times} lines={[{ stroke: "accent", fill: "accent-soft", values: state }]} label={`Rows of state, over ${minutes}`} />
+        <div class="small dim">
+          {size(lastOf(values("state_bytes")))}; most: {counted(most(state), "row")}
+        </div>
       </section>
       <section class="panel cell">
         <div class="h">
@@ -269,14 +280,34 @@ function Strip({ batches, node }: { batches: Batches["rows"]; node: HomeNode | u
 }
 
 // Spark's names of the phases, in our words.
-const PHASES: Record<string, string> = { addBatch: "work and sink", getBatch: "reading", latestOffset: "offsets", queryPlanning: "planning", planning: "planning", walCommit: "checkpoint", commitOffsets: "commit", sink: "sink" };
+const PHASES: Record<string, string> = { addBatch: "work and sink", getBatch: "reading", latestOffset: "offsets", queryPlanning: "planning", planning: "planning", walCommit: "checkpoint", commitOffsets: "commit", sink: "sink", work: "work" };
+
+function phasesIn(row: Row): [string, number][] {
+  const pairs = Array.isArray(row["phases"]) ? (row["phases"] as [string, Whole][]) : [];
+  const found = pairs.filter(([name, ms]) => name !== "triggerExecution" && Number(ms) > 0).map(([name, ms]): [string, number] => [name, Number(ms)]);
+  const sink = Number(row["sink_ms"] ?? 0);
+  // Spark counts the work and the sink as one; the sink is known apart.
+  if (!sink) return found;
+  return [...found.map(([name, ms]): [string, number] => (name === "addBatch" ? ["work", Math.max(0, ms - sink)] : [name, ms])), ["sink", sink]];
+}
 
 function phasesOf(row: Row): string {
-  const pairs = Array.isArray(row["phases"]) ? (row["phases"] as [string, Whole][]) : [];
-  return pairs
-    .filter(([name, ms]) => name !== "triggerExecution" && Number(ms) > 0)
-    .sort((a, b) => Number(b[1]) - Number(a[1]))
+  return phasesIn(row)
+    .sort((a, b) => b[1] - a[1])
     .slice(0, 3)
     .map(([name, ms]) => `${PHASES[name] ?? name} ${count(ms)}`)
     .join("  ");
+}
+
+const PHASE_COLOURS: [string, string][] = [["accent", "accent-soft"], ["ontime-fill", "ontime-soft"], ["early-fill", "early-soft"]];
+
+/** The whole batch, and below it its three longest phases, each on the one before. */
+function phaseLines(rows: Row[], took: (number | null)[]) {
+  const each = rows.map((row) => new Map(phasesIn(row)));
+  const sums = new Map<string, number>();
+  for (const phases of each) for (const [name, ms] of phases) sums.set(name, (sums.get(name) ?? 0) + ms);
+  const names = [...sums].sort((a, b) => b[1] - a[1]).slice(0, PHASE_COLOURS.length).map(([name]) => name);
+  const stacked = names.map((_, index) => each.map((phases) => names.slice(0, index + 1).reduce((sum, name) => sum + (phases.get(name) ?? 0), 0)));
+  const lines = stacked.map((values, index) => ({ stroke: PHASE_COLOURS[index]?.[0] ?? "edge", fill: PHASE_COLOURS[index]?.[1], values: values as (number | null)[] }));
+  return [{ stroke: "edge", fill: undefined, values: took }, ...lines.reverse()];
 }

@@ -2,6 +2,7 @@
 
 import type { HomeFacts, HomeNode } from "../api";
 import { addressOf, behind, healthOf, shownName } from "../home";
+import { NotKept } from "../home_then";
 import { FactTable } from "../table";
 import { Name, Value } from "../value";
 import { ago, count, counted, instant, rate } from "../words";
@@ -39,7 +40,7 @@ export function Listing({ kind, facts }: { kind: Listed; facts: HomeFacts }) {
             <>
               <i class={`dot ${healthOf(node)}`} /> <a href={addressOf(node) ?? "#/"}><Name of={shownName(node)} /></a>
             </>,
-            ...cells(node, now),
+            ...(node.state === "not kept" ? heads.map((_, index) => (index ? "" : <NotKept />)) : cells(node, now)),
           ])}
           empty={EMPTY[kind]}
         />

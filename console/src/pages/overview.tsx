@@ -4,26 +4,22 @@ import { useState } from "preact/hooks";
 import { alter, type Address } from "../address";
 import type { Activity, HomeFacts } from "../api";
 import { addressOf, type Home, mapOf } from "../home";
-import { useAnswer } from "../ask";
+import { NotKept } from "../home_then";
 import { useStatus } from "../live";
 import { around, HomeMap, MapList } from "../map/home_map";
-import { ProblemPanel } from "../problem_panel";
 import { Announce } from "../shell";
-import { TimeSlider } from "../time_slider";
 import { Name, Value } from "../value";
 import { type Walk, WalkPanel } from "../walk";
 import { count, counted, instant, moment, rate, span } from "../words";
 
 const SHOWN = 8;
 
-export function Overview({ home, address, live, walk }: { home: Home; address: Address; live: number; walk: Walk | null }) {
-  const current = home.facts as HomeFacts;
+export function Overview({ home, address, walk }: { home: Home; address: Address; walk: Walk | null }) {
+  const facts = home.facts as HomeFacts;
   const at = address.query.get("at");
-  const then = useAnswer<HomeFacts>(at ? `api/home?${new URLSearchParams({ at })}` : null);
-  const facts = at && then.content ? then.content : current;
   const status = useStatus();
   const chosen = address.query.get("around");
-  const whole = mapOf(facts, at ? new Map() : home.trends);
+  const whole = mapOf(facts, home.trends);
   const shown = around(whole.nodes, whole.edges, chosen);
   const looks = facts.wants_a_look.length;
   const sentence = facts.well.sentence;
@@ -33,15 +29,6 @@ export function Overview({ home, address, live, walk }: { home: Home; address: A
         {sentence} {looks > 0 && <span class="then">{looks === 1 ? "One thing wants a look." : `${count(looks)} things want a look.`}</span>}
       </h1>
       <Announce text={sentence} />
-      {then.problem && <ProblemPanel problem={then.problem} />}
-      {at && !then.problem && (
-        <p class="then-banner">
-          <b>As it was at {moment(instant(at), instant(current.home.at))} UTC.</b> Topics and flows are of then; views, queues, captures and stores keep no such history, and are as they are now.{" "}
-          <button type="button" class="btn" onClick={() => alter({ at: null })}>
-            Back to now
-          </button>
-        </p>
-      )}
       <Facts facts={facts} />
       <div class="grid">
         <div class="stack">
@@ -74,7 +61,6 @@ export function Overview({ home, address, live, walk }: { home: Home; address: A
           </section>
         </aside>
       </div>
-      <TimeSlider facts={current} now={instant(current.home.at)} at={at ? instant(at) : null} live={live} />
     </>
   );
 }
@@ -110,7 +96,7 @@ function Facts({ facts }: { facts: HomeFacts }) {
       </div>
       <div class="fact">
         <b>{count(totals.rejected)} rejected</b>
-        <span>{queues.length ? <>in <Name of={queues.map((node) => node.name).slice(0, 2).join(", ")} />, with their reason</> : "rows or messages"}</span>
+        <span>{facts.then ? <>by flows; <NotKept what="of queues" /></> : queues.length ? <>in <Name of={queues.map((node) => node.name).slice(0, 2).join(", ")} />, with their reason</> : "rows or messages"}</span>
       </div>
     </div>
   );

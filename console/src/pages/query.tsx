@@ -7,6 +7,7 @@ import { ask, type Problem, problemFrom } from "../ask";
 import { ProblemPanel } from "../problem_panel";
 import { RowTable } from "../table";
 import { counted, milliseconds } from "../words";
+import { isPlotted, QueryPlot } from "./query_plot";
 
 interface QueryAnswer {
   columns: Column[];
@@ -20,6 +21,8 @@ const DRAWN = 500;
 
 export function QueryPage({ address, home }: { address: Address; home: HomeFacts }) {
   const sql = address.query.get("sql") ?? "";
+  const at = address.query.get("at");
+  const plot = address.query.get("plot");
   const [text, setText] = useState(sql);
   const [answer, setAnswer] = useState<(QueryAnswer & { took: number }) | null>(null);
   const [problem, setProblem] = useState<Problem | null>(null);
@@ -34,13 +37,13 @@ export function QueryPage({ address, home }: { address: Address; home: HomeFacts
     const running = new AbortController();
     setAsked(running);
     const began = performance.now();
-    ask<QueryAnswer>("api/query", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ sql }), signal: running.signal })
+    ask<QueryAnswer>("api/query", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ sql, at }), signal: running.signal })
       .then((found) => setAnswer({ ...found, took: performance.now() - began }))
       .catch((error) => !running.signal.aborted && setProblem(problemFrom(error)))
       .finally(() => setAsked((now) => (now === running ? null : now)));
     return () => running.abort();
-  }, [sql, again]);
-  const run = () => (text.trim() === sql ? setAgain(again + 1) : alter({ sql: text.trim() }));
+  }, [sql, at, again]);
+  const run = () => (text.trim() === sql ? setAgain(again + 1) : alter({ sql: text.trim(), x: null, y: null }));
   const tables = home.nodes.filter((node) => node.kind === "topic" || node.kind === "view");
   const rows = answer?.rows.length ?? 0;
   const cut = answer && (answer.truncated || answer.more);
@@ -81,6 +84,18 @@ export function QueryPage({ address, home }: { address: Address; home: HomeFacts
       {problem && <ProblemPanel problem={problem} />}
       {answer && (
         <div class="body">
+          {isPlotted(answer.columns) && rows > 0 && (
+            <div class="tools" role="radiogroup" aria-label="Result as">
+              <button type="button" class="btn" role="radio" aria-checked={!plot} onClick={() => alter({ plot: null, x: null, y: null })}>
+                Table
+              </button>
+              <button type="button" class="btn" role="radio" aria-checked={plot !== null} onClick={() => alter({ plot: "line" })}>
+                Plot
+              </button>
+            </div>
+          )}
+          {plot && <QueryPlot columns={answer.columns} rows={answer.rows} form={plot} x={address.query.get("x")} y={address.query.get("y")} />}
+          {plot && <div class="gap" />}
           <RowTable label="Result" columns={answer.columns} rows={answer.rows.slice(0, DRAWN)} empty="The query gives no row." />
           {rows > DRAWN && <p class="small dim">The first {DRAWN} of {counted(rows, "row")} are drawn.</p>}
         </div>

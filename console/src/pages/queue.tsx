@@ -2,7 +2,7 @@
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Acting, Action, Permission, useSession } from "../action";
-import { link } from "../address";
+import { type Address, link } from "../address";
 import type { HomeFacts, Lag, Row } from "../api";
 import { useAnswer } from "../ask";
 import { ProblemPanel } from "../problem_panel";
@@ -40,7 +40,25 @@ interface QueueFacts {
   messages: { held: Message[]; delayed: Message[]; parked: Message[]; rejected: Message[] };
 }
 
-export function QueuePage({ topic, queue, home, live }: { topic: string; queue: string; home: HomeFacts; live: number }) {
+export function QueuePage({ topic, queue, address, home, live }: { topic: string; queue: string; address: Address; home: HomeFacts; live: number }) {
+  if (!address.query.get("at")) return <QueueNow topic={topic} queue={queue} home={home} live={live} />;
+  return (
+    <>
+      <div class="crumb">
+        <a href={link("queues")}>Queues</a> / <Name of={topic} /> / <Name of={queue} />
+      </div>
+      <h1>
+        <Name of={`${topic} / ${queue}`} />
+      </h1>
+      <p class="words">
+        A queue keeps no history: how many messages waited, were held, delayed or parked then is <span class="unkept">not kept</span>. What is in its topic <a href={link("topics", topic)}><b><Name of={topic} /></b></a> and what was rejected, in{" "}
+        <a href={link("topics", `${topic}.${queue}.rejected`)}><b><Name of={`${topic}.${queue}.rejected`} /></b></a>, is known by append time.
+      </p>
+    </>
+  );
+}
+
+function QueueNow({ topic, queue, home, live }: { topic: string; queue: string; home: HomeFacts; live: number }) {
   const [done, setDone] = useState<{ times: number; text: string }>({ times: 0, text: "" });
   const said = useRef<HTMLParagraphElement>(null);
   useEffect(() => said.current?.focus(), [done.times]);

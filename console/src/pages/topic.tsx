@@ -1,14 +1,16 @@
 // A topic: its newest rows or those from a position, a filter, its partitions and its readers.
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import { type Address, alter, link } from "../address";
+import { type Address, alter, asked, link } from "../address";
 import type { Column, HomeFacts, Lag, Row } from "../api";
 import { ask, type Problem, problemFrom, useAnswer } from "../ask";
+import { NotKept } from "../home_then";
 import { useStream, useTick } from "../live";
 import { ProblemPanel } from "../problem_panel";
 import { FactTable, RowTable } from "../table";
 import { Name, Value } from "../value";
 import { ago, count, counted, instant, moment, rate, size, span, type Whole } from "../words";
+import { AppendRow } from "./append_row";
 import { StateTag } from "./listing";
 
 interface TopicFacts {
@@ -18,11 +20,12 @@ interface TopicFacts {
   event_time?: string | null;
   keep: string;
   records: Whole;
-  bytes: Whole;
+  bytes: Whole | null;
   appended_at: string | null;
-  partitions: { partition?: number; number?: number; earliest?: Whole; latest?: Whole; start?: Whole; end?: Whole; records?: Whole; bytes?: Whole; segments?: number; damage?: string | null }[];
-  groups?: { group: string; lag?: Lag; error?: string }[];
-  queues?: { queue: string; lag?: Lag; error?: string }[];
+  schemas?: { version: number; since: string | null; schema: string; changes: string[] }[];
+  partitions: { partition?: number; number?: number; earliest?: Whole; latest?: Whole; start?: Whole; end?: Whole; records?: Whole; bytes?: Whole | null; segments?: number | null; sealed?: number | null; damage?: string | null }[];
+  groups?: { group: string; lag?: Lag; error?: string }[] | null;
+  queues?: { queue: string; lag?: Lag; error?: string }[] | null;
   flows?: { flow: string; state: string; lag: Lag }[];
 }
 
@@ -52,7 +55,8 @@ const byTime = (a: { record: RecordFacts }, b: { record: RecordFacts }) =>
 
 export function TopicPage({ name, address, home, live }: { name: string; address: Address; home: HomeFacts; live: number }) {
   const path = `api/topics/${encodeURIComponent(name)}`;
-  const facts = useAnswer<TopicFacts>(path, Math.floor(live / 5));
+  const at = address.query.get("at");
+  const facts = useAnswer<TopicFacts>(asked(path, { at }), Math.floor(live / 5));
   const node = home.nodes.find((candidate) => candidate.id === `topic:${name}`);
   const now = instant(home.home.at);
   if (facts.problem && !facts.content) return <ProblemPanel whole problem={facts.problem} />;
@@ -68,19 +72,22 @@ export function TopicPage({ name, address, home, live }: { name: string; address
       </h1>
       {topic && (
         <p class="words">
-          <b>{counted(topic.records, "record")}</b> in {counted(topic.partitions.length, "partition")}, {size(topic.bytes)}, kept {topic.keep}.{" "}
+          <b>{counted(topic.records, "record")}</b> in {counted(topic.partitions.length, "partition")}, {topic.bytes === null ? <NotKept what="size" /> : size(topic.bytes)}, kept {topic.keep}.{" "}
           {topic.appended_at ? <>The last one was appended {ago(instant(topic.appended_at), now)}.</> : "Nothing was appended yet."}{" "}
           {topic.event_time ? <>Event time is <b><Name of={topic.event_time} /></b>.</> : "It has no event time."}
         </p>
       )}
       <RecordList key={name} path={`${path}/records`} subject={`topic:${name}`} address={address} now={now} />
+      {topic && !at && <AppendRow topic={topic.topic} columns={topic.schema} />}
       {topic && <Partitions topic={topic} />}
       {topic && <Readers topic={topic} />}
+      {topic && <SchemaHistory schemas={topic.schemas ?? []} now={now} />}
     </>
   );
 }
 
 function RecordList({ path, subject, address, now }: { path: string; subject: string; address: Address; now: number }) {
+  const at = address.query.get("at");
   const position = address.query.get("position") ?? "";
   const filter = address.query.get("filter") ?? "";
   const [wanted, setWanted] = useState({ position, filter });
@@ -91,10 +98,10 @@ function RecordList({ path, subject, address, now }: { path: string; subject: st
   const newest = position === "";
   // The cursor means nothing any more: the topic is another one, or was deleted. The next read begins anew.
   const astray = useRef(false);
-  useStream(newest ? subject : null, ({ kind }) => {
+  useStream(newest && !at ? subject : null, ({ kind }) => {
     if (kind === "gap" || kind === "gone") astray.current = true;
   });
-  const tick = useTick(newest ? subject : null);
+  const tick = useTick(newest && !at ? subject : null);
   const busy = useRef(false);
   // What came while a read was under way: a reason for another one.
   const missed = useRef(false);
@@ -118,6 +125,7 @@ function RecordList({ path, subject, address, now }: { path: string; subject: st
       if (cursor !== null) query.set("cursor", cursor);
       else if (position) query.set("position", position);
       if (filter) query.set("filter", filter);
+      if (at) query.set("at", at);
       const found = await ask<Records>(`${path}?${query}`, { signal: asked.signal });
       setProblem(null);
       if (cursor === null) astray.current = false;
@@ -151,7 +159,7 @@ function RecordList({ path, subject, address, now }: { path: string; subject: st
     setWanted({ position, filter });
     show(null);
     void look(null, false);
-  }, [path, position, filter]);
+  }, [path, position, filter, at]);
   useEffect(() => {
     if (newest && latest.current) goOn();
     else missed.current = busy.current;
@@ -228,11 +236,11 @@ function Partitions({ topic }: { topic: TopicFacts }) {
       <div class="gap" />
       <FactTable
         label="Partitions"
-        heads={[["partition", "right"], ["from offset", "right"], ["next offset", "right"], ["records", "right"], ["segments", "right"], ["size", "right"]]}
+        heads={[["partition", "right"], ["from offset", "right"], ["next offset", "right"], ["records", "right"], ["segments", "right"], ["sealed", "right"], ["size", "right"]]}
         rows={topic.partitions.map((partition, index) => {
           const first = partition.earliest ?? partition.start ?? 0;
           const next = partition.latest ?? partition.end ?? 0;
-          return [String(partition.partition ?? partition.number ?? index), String(first), String(next), count(partition.records ?? Number(next) - Number(first)), count(partition.segments ?? 0), partition.damage ? <span class="tag t-gone">damaged</span> : size(partition.bytes ?? 0)];
+          return [String(partition.partition ?? partition.number ?? index), String(first), String(next), count(partition.records ?? Number(next) - Number(first)), partition.segments == null ? <NotKept /> : count(partition.segments), partition.sealed == null ? <NotKept /> : count(partition.sealed), partition.damage ? <span class="tag t-gone">damaged</span> : partition.bytes == null ? <NotKept /> : size(partition.bytes)];
         })}
         empty="It has no partition."
       />
@@ -254,7 +262,28 @@ function Readers({ topic }: { topic: TopicFacts }) {
       <div class="wide-gap" />
       <h2>Readers</h2>
       <div class="gap" />
+      {topic.queues === null && (
+        <p class="small">
+          <NotKept what="Queues and groups of then" />
+        </p>
+      )}
       <FactTable label="Readers" heads={[["reader", "left"], ["behind", "left"], ["falls off", "left"]]} rows={rows} empty="No flow, queue or group reads it." />
+    </section>
+  );
+}
+
+function SchemaHistory({ schemas, now }: { schemas: NonNullable<TopicFacts["schemas"]>; now: number }) {
+  return (
+    <section class="body">
+      <div class="wide-gap" />
+      <h2>Schema</h2>
+      <div class="gap" />
+      <FactTable
+        label="Schema history"
+        heads={[["version", "right"], ["since", "left"], ["changed", "left"], ["columns", "left"]]}
+        rows={schemas.map((it) => [String(it.version), it.since ? moment(instant(it.since), now) : it.version === 1 ? "the beginning" : <NotKept />, it.changes.length ? <Value value={it.changes.join("; ")} /> : it.version === 1 ? "" : "nothing", <Value value={it.schema} />])}
+        empty="Its schema is not known."
+      />
     </section>
   );
 }

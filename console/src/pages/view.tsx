@@ -1,26 +1,29 @@
 // A view: its rows by pages, sorted by key, those that change lit; a key looked up; its versions.
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import { type Address, alter, link } from "../address";
+import { type Address, asked, go, link, linkWith } from "../address";
 import type { Column, HomeFacts, Lag, Row } from "../api";
-import { ask, type Problem, problemFrom, useAnswer } from "../ask";
+import { type Problem, useAnswer } from "../ask";
+import { NotKept } from "../home_then";
 import { useTick } from "../live";
 import { ProblemPanel } from "../problem_panel";
-import { FactTable, RowTable } from "../table";
+import { RowTable } from "../table";
 import { Name, textOf } from "../value";
 import { ago, count, counted, instant, size, span, type Whole } from "../words";
+import { FoundRows, historyLead, keyIn, KeyPage, KeySearch } from "./view_key";
+import { type VersionFacts, Versions } from "./view_versions";
 
 interface ViewFacts {
   view: string;
   key: string[];
   live: number;
   rows: Whole;
-  bytes: Whole;
+  bytes: Whole | null;
   flow: string;
   applied_at: string | null;
   history_seconds: number | null;
   lag: Lag;
-  all_versions: { version: number; live: boolean; rows: Whole; bytes: Whole; created_at: string; flow: string; lag: Lag }[];
+  all_versions: VersionFacts[];
 }
 
 interface ViewPageRows {
@@ -37,18 +40,20 @@ const LIT_MS = 4000;
 export function ViewPage({ name, address, home, live }: { name: string; address: Address; home: HomeFacts; live: number }) {
   const path = `api/views/${encodeURIComponent(name)}`;
   const after = address.query.get("after");
-  const key = address.query.get("key") ?? "";
+  const at = address.query.get("at");
+  const key = keyIn(address.query.get("key"));
   const node = home.nodes.find((candidate) => candidate.id === `view:${name}`);
-  const facts = useAnswer<ViewFacts>(path, Math.floor(live / 5));
-  const query = new URLSearchParams({ limit: String(PAGE) });
-  if (after) query.set("after", after);
-  const tick = useTick(`view:${name}`);
-  const page = useAnswer<ViewPageRows>(`${path}/rows?${query}`, tick);
-  const lit = useLit(page.content, page.old ? "" : query.toString());
+  const facts = useAnswer<ViewFacts>(asked(path, { at }), Math.floor(live / 5));
+  const question = asked(`${path}/rows`, { limit: String(PAGE), after, at });
+  const tick = useTick(at ? null : `view:${name}`);
+  const page = useAnswer<ViewPageRows>(question, tick);
+  const lit = useLit(page.content, page.old ? "" : question);
   const now = instant(home.home.at);
   const problem = facts.problem ?? page.problem;
-  if (problem && !page.content) return <ProblemPanel whole problem={problem} />;
+  if (problem && !page.content) return at ? <WithoutHistory name={name} problem={problem} /> : <ProblemPanel whole problem={problem} />;
   const view = facts.content;
+  const names = view?.key ?? page.content?.key ?? [];
+  const whole = names.length > 0 && names.every((_, index) => key[index]);
   return (
     <>
       <div class="crumb">
@@ -60,14 +65,15 @@ export function ViewPage({ name, address, home, live }: { name: string; address:
       </h1>
       {view && (
         <p class="words">
-          <b>{counted(node?.rows ?? view.rows, "row")}</b>, one for each <b><Name of={view.key.join(", ")} /></b>, {size(view.bytes)}. The flow <a href={link("flows", view.flow)}><b><Name of={view.flow} /></b></a> keeps it current; it last
+          <b>{counted(node?.rows ?? view.rows, "row")}</b>, one for each <b><Name of={view.key.join(", ")} /></b>, {view.bytes === null ? <NotKept what="size" /> : size(view.bytes)}. The flow <a href={link("flows", view.flow)}><b><Name of={view.flow} /></b></a> keeps it current; it last
           changed {node?.applied_at ? ago(instant(node.applied_at), now) : "never"}. {view.history_seconds ? `Changes of ${span(view.history_seconds)} are kept.` : "It keeps no history."}
         </p>
       )}
-      <KeySearch shown={key} names={view?.key ?? []} />
+      {names.length > 0 && <KeySearch shown={key} names={names} />}
       {problem && <ProblemPanel problem={problem} />}
-      {key && page.content && <FoundRows name={name} names={page.content.key} value={key} tick={tick} />}
-      {!key && page.content && (
+      {whole && <KeyPage path={path} name={name} texts={key.slice(0, names.length)} at={at} older={address.query.get("older")} tick={tick} now={now} />}
+      {key.length > 0 && !whole && names.length > 0 && <FoundRows name={name} names={names} texts={key} at={at} tick={tick} />}
+      {!key.length && page.content && (
         <div class="body">
           <RowTable
             label={`Rows of ${name}`}
@@ -75,6 +81,7 @@ export function ViewPage({ name, address, home, live }: { name: string; address:
             rows={page.content.rows}
             nameOf={(row) => keyOf(row, page.content?.key ?? [])}
             lit={lit}
+            lead={[historyLead(names)]}
             empty="There is no row yet."
           />
           <div class="tools">
@@ -84,71 +91,36 @@ export function ViewPage({ name, address, home, live }: { name: string; address:
             <a class="btn" href={link("views", name)}>
               First rows
             </a>
-            <button class="btn" type="button" disabled={!page.content.next} onClick={() => (location.hash = `${link("views", name)}?${new URLSearchParams({ after: page.content?.next ?? "" })}`)}>
+            <button class="btn" type="button" disabled={!page.content.next} onClick={() => go(linkWith(["views", name], { at, after: page.content?.next }))}>
               {page.content.next ? "Next rows" : "That is the end"}
             </button>
             <span class="small dim">
-              {counted(page.content.rows.length, "row")} of {count(page.content.total)}, sorted by key; rows that change are lit
+              {counted(page.content.rows.length, "row")} of {count(page.content.total)}, sorted by key{at ? "" : "; rows that change are lit"}
             </span>
           </div>
         </div>
       )}
-      {view && view.all_versions.length > 1 && (
-        <section class="body">
-          <h2>Versions</h2>
-          <div class="gap" />
-          <FactTable
-            label="Versions"
-            heads={[["version", "right"], ["state", "left"], ["rows", "right"], ["size", "right"], ["created", "left"]]}
-            rows={view.all_versions.map((it) => [String(it.version), it.live ? <span class="tag t-on">live</span> : "kept", count(it.rows), size(it.bytes), ago(instant(it.created_at), now)])}
-            empty=""
-          />
-        </section>
-      )}
+      {view && view.all_versions.length > 1 && <Versions path={path} versions={view.all_versions} now={now} compared={address.query.get("compare")} skip={address.query.get("skip")} at={at} />}
     </>
   );
 }
 
-function KeySearch({ shown, names }: { shown: string; names: string[] }) {
-  const [text, setText] = useState(shown);
-  useEffect(() => setText(shown), [shown]);
+/** The past of a view that keeps none, or no longer that far back. */
+function WithoutHistory({ name, problem }: { name: string; problem: Problem }) {
   return (
-    <form class="tools" onSubmit={(event) => (event.preventDefault(), alter({ key: text.trim(), after: null }))}>
-      <label>
-        Key
-        <input class="field" size={28} value={text} spellcheck={false} placeholder={names.join(", ") || "a key"} onInput={(event) => setText(event.currentTarget.value)} />
-      </label>
-      <button class="btn chief" type="submit">
-        Look up
-      </button>
-      {shown && (
-        <button class="btn" type="button" onClick={() => alter({ key: null })}>
-          All rows
-        </button>
-      )}
-    </form>
+    <>
+      <div class="crumb">
+        <a href={link("views")}>Views</a> / <Name of={name} />
+      </div>
+      <h1>
+        <Name of={name} />
+      </h1>
+      <p class="words">
+        Its rows of then are <span class="unkept">not kept</span>.
+      </p>
+      <ProblemPanel problem={problem} />
+    </>
   );
-}
-
-const FOUND_MAX = 200;
-
-/** The rows of which a column of the key has this value. */
-function FoundRows({ name, names, value, tick }: { name: string; names: string[]; value: string; tick: number }) {
-  const [found, setFound] = useState<{ columns: Column[]; rows: Row[] } | null>(null);
-  const [problem, setProblem] = useState<Problem | null>(null);
-  useEffect(() => {
-    const asked = new AbortController();
-    const text = `'${value.replaceAll("'", "''")}'`;
-    const columns = names.map((column) => `CAST("${column.replaceAll('"', '""')}" AS VARCHAR) = ${text}`);
-    const sql = `SELECT * FROM "${name}" WHERE ${columns.join(" OR ")} LIMIT ${FOUND_MAX}`;
-    ask<{ columns: Column[]; rows: Row[] }>("api/query", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ sql }), signal: asked.signal }).then(
-      (answer) => (setFound(answer), setProblem(null)),
-      (error) => !asked.signal.aborted && setProblem(problemFrom(error)),
-    );
-    return () => asked.abort();
-  }, [name, value, names.join(" "), tick]);
-  if (problem) return <ProblemPanel problem={problem} />;
-  return found && <RowTable label={`Rows of ${name}`} columns={found.columns} rows={found.rows} empty="No row has this value in its key." />;
 }
 
 const keyOf = (row: Row, key: string[]) => key.map((column) => textOf(row[column])).join("\u0001");

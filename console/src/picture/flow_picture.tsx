@@ -9,13 +9,13 @@ import { clock, counted, span } from "../words";
 import { Picture, type PictureContent, type Region, whole } from "./picture";
 import { contentOf, type PictureAnswer } from "./picture_answer";
 
-const REPLAY_SECONDS = 30;
 const KEYS_MAX = 8;
 const TABLE_ROWS = 100;
 
 export function FlowPicture({ name, path, address, live }: { name: string; path: string; address: Address; live: number }) {
   const { content: answer, problem } = useAnswer<PictureAnswer>(path, live);
-  const [region, setRegion] = useState<Region | null>(null);
+  const region = regionIn(address.query.get("zoom"));
+  const setRegion = (wanted: Region | null) => alter({ zoom: wanted && [...wanted.event, ...wanted.known].map(Math.round).join("-") });
   const [chosen, setChosen] = useState<number | null>(null);
   const [replayed, setReplayed] = useState<number | null>(null);
   const asTable = address.query.get("as") === "table";
@@ -62,7 +62,7 @@ export function FlowPicture({ name, path, address, live }: { name: string; path:
         />
       )}
       <div class="pic-foot">
-        {!asTable && <Replay content={content} onMove={setReplayed} running={replayed !== null} />}
+        <Replay content={content} at={replayed} speed={Number(address.query.get("speed")) || SPEED} onMove={setReplayed} />
         {region && (
           <button type="button" class="btn" onClick={() => setRegion(null)}>
             Whole picture
@@ -73,7 +73,7 @@ export function FlowPicture({ name, path, address, live }: { name: string; path:
         </button>
         {!asTable && (
           <span class="small dim">
-            drag over the picture to zoom; <kbd>←</kbd> <kbd>→</kbd> go from row to row; <kbd>t</kbd> shows it as a table
+            drag over the picture to zoom, or <kbd>+</kbd> <kbd>-</kbd>; <kbd>←</kbd> <kbd>→</kbd> go from row to row; <kbd>t</kbd> shows it as a table
           </span>
         )}
         <span class="sp" />
@@ -117,30 +117,83 @@ function until(content: PictureContent, at: number): PictureContent {
   };
 }
 
-function Replay({ content, onMove, running }: { content: PictureContent; onMove(at: number | null): void; running: boolean }) {
+const SPEED = 30;
+const SPEEDS = [1, 2, 5, 10, 30, 60, 120, 300];
+
+/** A part of the picture as the address has it: four times in milliseconds. */
+function regionIn(text: string | null): Region | null {
+  const found = /^(\d+)-(\d+)-(\d+)-(\d+)$/.exec(text ?? "")?.slice(1).map(Number);
+  if (!found) return null;
+  const [e0 = 0, e1 = 0, k0 = 0, k1 = 0] = found;
+  return e0 < e1 && k0 < k1 ? { event: [e0, e1], known: [k0, k1] } : null;
+}
+
+/** Plays the picture again, at any speed; the slider goes to any moment by hand. `at` is null while it is not played. */
+function Replay({ content, at, speed, onMove }: { content: PictureContent; at: number | null; speed: number; onMove(at: number | null): void }) {
   const frame = useRef(0);
-  const first = Math.min(...content.rows.map((row) => row.known), content.now);
-  useEffect(() => () => cancelAnimationFrame(frame.current), []);
-  const start = () => {
-    const began = performance.now();
+  const [playing, setPlaying] = useState(false);
+  const first = Math.min(...content.rows.map((row) => row.known), ...content.panes.map((pane) => pane.at), content.now);
+  const place = useRef(at ?? first);
+  const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  useEffect(() => {
+    if (!playing) return;
+    let before = performance.now();
     const step = (now: number) => {
-      const part = (now - began) / (REPLAY_SECONDS * 1000);
-      if (part >= 1) return onMove(null);
-      onMove(first + part * (content.now - first));
+      place.current += (now - before) * speed;
+      before = now;
+      if (place.current >= content.now) {
+        setPlaying(false);
+        return onMove(null);
+      }
+      onMove(place.current);
       frame.current = requestAnimationFrame(step);
     };
     frame.current = requestAnimationFrame(step);
+    return () => cancelAnimationFrame(frame.current);
+  }, [playing, speed, content]);
+  const begin = () => {
+    if (at === null) place.current = first;
+    setPlaying(true);
   };
-  const stop = () => {
-    cancelAnimationFrame(frame.current);
-    onMove(null);
-  };
-  // A replay is motion that the reader starts; with reduced motion it is not offered.
-  if (matchMedia("(prefers-reduced-motion: reduce)").matches) return null;
   return (
-    <button type="button" class="btn" onClick={running ? stop : start}>
-      {running ? "■ Stop" : `▶ Replay ${span((content.now - first) / 1000)} in ${REPLAY_SECONDS} s`}
-    </button>
+    <span class="replay">
+      {/* Motion that the reader starts; with reduced motion there is only the slider. */}
+      {!still && (
+        <button type="button" class="btn" onClick={() => (playing ? setPlaying(false) : begin())}>
+          {playing ? "❚❚ Pause" : at === null ? `▶ Replay ${span((content.now - first) / 1000)}` : "▶ Go on"}
+        </button>
+      )}
+      {!still && (
+        <select class="field" aria-label="Speed of the replay" value={String(speed)} onChange={(event) => alter({ speed: event.currentTarget.value })}>
+          {[...new Set([...SPEEDS, speed])].sort((a, b) => a - b).map((times) => (
+            <option value={String(times)} key={times}>
+              {times} ×
+            </option>
+          ))}
+        </select>
+      )}
+      <input
+        type="range"
+        aria-label="Moment of the replay"
+        aria-valuetext={at === null ? "the end" : clock(at)}
+        min={first}
+        max={content.now}
+        step={Math.max(1, (content.now - first) / 1000)}
+        value={at ?? content.now}
+        onInput={(event) => {
+          place.current = Number(event.currentTarget.value);
+          onMove(place.current >= content.now ? null : place.current);
+        }}
+      />
+      {at !== null && (
+        <>
+          <span class="num small">{clock(at)}</span>
+          <button type="button" class="btn" onClick={() => (setPlaying(false), onMove(null))}>
+            To the end
+          </button>
+        </>
+      )}
+    </span>
   );
 }
 

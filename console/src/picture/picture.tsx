@@ -133,6 +133,9 @@ export function Picture({ content, region, onZoom, chosen, onChoose, keyShown, l
       event.preventDefault();
       const next = chosen === null ? (step > 0 ? 0 : content.rows.length - 1) : chosen + step;
       onChoose(Math.min(content.rows.length - 1, Math.max(0, next)));
+    } else if (event.key === "+" || event.key === "=" || event.key === "-") {
+      event.preventDefault();
+      onZoom(zoomed(region, event.key === "-" ? 2 : 0.5, chosen === null ? undefined : content.rows[chosen]));
     } else if (event.key === "Escape") {
       onChoose(null);
       onZoom(null);
@@ -188,6 +191,13 @@ export function Picture({ content, region, onZoom, chosen, onChoose, keyShown, l
       )}
     </div>
   );
+}
+
+/** A region half or twice as wide, around a row or else its middle. */
+function zoomed(region: Region, by: number, row: PictureRow | undefined): Region {
+  const around = ([first, last]: [number, number], at: number): [number, number] => [at - (at - first) * by, at + (last - at) * by];
+  const middle = ([first, last]: [number, number]) => (first + last) / 2;
+  return { event: around(region.event, row?.event ?? middle(region.event)), known: around(region.known, row?.known ?? middle(region.known)) };
 }
 
 function useDarkness(): boolean {

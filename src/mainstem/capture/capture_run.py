@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mainstem.capture.capture import Capture
+from mainstem.capture.capture_activity import CaptureActivity
 from mainstem.capture.capture_log import CaptureLog
 from mainstem.capture.capture_status import CaptureStatus, StatusFile
 from mainstem.capture.captured_table import changed_key
@@ -84,6 +85,7 @@ class CaptureRun:
         self._log = CaptureLog(log, capture)
         self._store = RowStore(Path(home, "captures", capture.name, "rows.sqlite"))
         self._files = StatusFile(home, capture.name)
+        self._activity = CaptureActivity(log, capture.name, capture.source.shown)
         self._tables = {one.name: one for one in capture.source.tables}
         # Keys and changes of each table in the open transaction of the log, and the tables that it truncated before them.
         self._pending: dict[str, list[tuple[pa.RecordBatch, pa.Array]]] = {}
@@ -104,6 +106,7 @@ class CaptureRun:
     def run(self, until: Literal["stopped", "idle"] = "stopped") -> None:
         """Run until it is stopped, or until all changes made before its start are in the log."""
         pause = PAUSE_SECONDS_MIN
+        self._activity.found(self._files.read())
         try:
             while not self._stopped():
                 try:
@@ -115,6 +118,7 @@ class CaptureRun:
                     self._forget()
                     self._error = cause_of(error)
                     LOGGER.warning('capture "%s" waits: %s', self._capture.name, self._error)
+                    self._activity.waits(error)
                     self._report(None, None, "waiting")
                     self._sleep(pause)
                     pause = min(2 * pause, PAUSE_SECONDS_MAX)
@@ -124,9 +128,14 @@ class CaptureRun:
             self._error = "" if isinstance(error, KeyboardInterrupt) else cause_of(error)
             self._forget()
             self._report(None, None, "stopped" if isinstance(error, KeyboardInterrupt) else "failed")
+            if isinstance(error, KeyboardInterrupt):
+                self._activity.ended(self._log.position)
+            else:
+                self._activity.failed(error)
             raise
         else:
             self._report(None, None, "stopped")
+            self._activity.ended(self._log.position)
         finally:
             self._store.close()
 
@@ -145,7 +154,9 @@ class CaptureRun:
         connection = self._capture.source.open(self._capture.name, self._home)
         self._opened = True
         try:
+            known = self._log.position
             snapshots = self._begin(connection)
+            self._activity.works(known)
             self._take_requests(connection, snapshots)
             target = connection.now() if until == "idle" else None
             while not self._stopped():

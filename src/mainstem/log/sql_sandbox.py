@@ -459,15 +459,20 @@ def _mentions(sql: str, name: str, flags: int) -> bool:
     return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", sql, flags) is not None
 
 
-def as_table(connection: duckdb.DuckDBPyConnection, name: str, rows: pa.Table, settings: TopicSettings) -> None:
+def as_table(
+    connection: duckdb.DuckDBPyConnection, name: str, rows: pa.Table, settings: TopicSettings, until: int | None = None
+) -> None:
     """Register a topic's rows as a view of its name."""
     connection.register(f"rows of {name}", rows)
-    shown = latest_rows(f"SELECT * FROM {quote(f'rows of {name}')}", settings)
+    shown = latest_rows(f"SELECT * FROM {quote(f'rows of {name}')}", settings, until)
     connection.execute(f"CREATE TEMP VIEW {quote(name)} AS {shown}")
 
 
-def latest_rows(rows: str, settings: TopicSettings) -> str:
-    """For a compacted topic, the latest record of each key that is not deleted; for others, all records."""
+def latest_rows(rows: str, settings: TopicSettings, until: int | None = None) -> str:
+    """For a compacted topic, the latest record of each key that is not deleted; for others, all records. With `until`, of the
+    records that were appended up to that time."""
+    if until is not None:
+        rows = f"SELECT * FROM ({rows}) WHERE epoch_us(record.appended_at) <= {until}"
     if settings.keep.compacted:
         key = ", ".join(quote(column) for column in settings.key)
         rows = (

@@ -12,7 +12,7 @@ from mainstem.names import quote_name
 from mainstem.views.sql.sql_tables import Row, SqlConnection, SqlTables, list_columns
 from mainstem.views.sqlite.sqlite_columns import arrow_column
 
-__all__ = ["Difference", "Kind", "VersionPair"]
+__all__ = ["Difference", "Kind", "SHOWN_MAX", "VersionPair"]
 
 SHOWN_MAX = 10
 
@@ -22,7 +22,7 @@ KINDS: tuple[Kind, ...] = ("same", "changed", "added", "removed")
 
 @dataclass(frozen=True)
 class Difference:
-    """How one version differs from another: counts, and the first ten rows of each kind, by key.
+    """How one version differs from another: counts, and some rows of each kind, by key: the first ten, or a page of them.
 
     A changed row is a pair, old and new. A column that one version lacks is null there.
     """
@@ -77,8 +77,8 @@ class VersionPair:
         """The order by key of the rows of a kind."""
         return list_columns(self.new.key, "o" if kind == "removed" else "n")
 
-    def difference(self, connection: SqlConnection) -> Difference:
-        """Counts and first rows, inside a snapshot transaction."""
+    def difference(self, connection: SqlConnection, limit: int = SHOWN_MAX, skip: int = 0) -> Difference:
+        """Counts, and up to `limit` rows of each kind after the first `skip`, inside a snapshot transaction."""
         counts, rows = {}, {}
         for kind in KINDS:
             source = self.source(kind)
@@ -86,8 +86,8 @@ class VersionPair:
             if kind != "same":
                 new, old = self.new.select_columns("n"), self.old.select_columns("o")
                 columns = {"changed": f"{old}, {new}", "added": new, "removed": old}[kind]
-                select = f"SELECT {columns} FROM {source} ORDER BY {self.order(kind)} LIMIT {SHOWN_MAX}"
-                rows[kind] = connection.query(select)
+                select = f"SELECT {columns} FROM {source} ORDER BY {self.order(kind)} LIMIT $1 OFFSET $2"
+                rows[kind] = connection.query(select, limit, skip)
         width = len(self.old.schema)
         was = _dicts([row[:width] for row in rows["changed"]], self.old.schema)
         became = _dicts([row[width:] for row in rows["changed"]], self.new.schema)

@@ -24,7 +24,7 @@ from mainstem.log.rows.schema_ddl import schema_to_ddl
 from mainstem.names import check_name
 from mainstem.views.merge_batch import check_columns, check_panes
 from mainstem.views.sqlite.sqlite_backend import SqliteBackend
-from mainstem.views.version_pair import Difference
+from mainstem.views.version_pair import SHOWN_MAX, Difference
 from mainstem.views.view_facts import Facts, Segment, VersionFacts
 from mainstem.views.view_history import (
     AsOf,
@@ -36,7 +36,15 @@ from mainstem.views.view_history import (
     wait_for_commit,
 )
 from mainstem.views.view_offsets import missing_of, not_yet
-from mainstem.views.view_store import CommitWatch, Page, VersionSnapshot, VersionWriter, ViewBackend, ViewStore
+from mainstem.views.view_store import (
+    CommitWatch,
+    KeyChange,
+    Page,
+    VersionSnapshot,
+    VersionWriter,
+    ViewBackend,
+    ViewStore,
+)
 
 __all__ = ["View", "ViewDescription", "ViewVersion", "describe", "list_versions", "query_table"]
 
@@ -394,6 +402,27 @@ class View:
         last = history.last()
         return history.between(whole_number(after, "after"), last, whole_number(limit, "limit", least=1))
 
+    def history(self, key: Any, *, before: int | None = None, limit: int = 100) -> list[KeyChange]:
+        """Every change that is kept of the row with this key (a value, a tuple or a dict), newest first, with the row before
+        and after it, and when it was committed.
+
+        At most `limit`; `before=changes[-1].position` returns older ones. A view with `history` keeps all changes of that time
+        and finds those of a key by an index; another keeps its last changes, and looks through them.
+
+        >>> import tempfile
+        >>> from mainstem.batch import Batch, FlowRun
+        >>> revenue = View(tempfile.mkdtemp(), "revenue", key=["store"], history="1 day")
+        >>> run = FlowRun("revenue", epoch=1)
+        >>> for number, amount in enumerate([12, 19]):
+        ...     rows = pa.table({"store": ["Berlin"], "amount": [amount]})
+        ...     written = revenue.writer(run, rows.schema).apply(rows, Batch(number, run))
+        >>> [(it.change, it.before and it.before["amount"], it.after["amount"]) for it in revenue.history("Berlin")]
+        [('update', 12, 19), ('insert', None, 12)]
+        """
+        last = None if before is None else whole_number(before, "before")
+        with self._store.live() as snapshot:
+            return snapshot.key_changes(key, last, whole_number(limit, "limit", least=1))
+
     def watch(self) -> CommitWatch:
         """Waits for commits, of any process: `watch().wait(seconds)`."""
         return self._store.watch()
@@ -443,10 +472,14 @@ class View:
         """Remove a version that is not live."""
         self._store.versions(self._clock).drop(whole_number(version, "version"))
 
-    def difference(self, before: int, after: int) -> Difference:
-        """How version `after` differs from version `before`: counts, and the first ten rows of each kind."""
+    def difference(self, before: int, after: int, *, limit: int = SHOWN_MAX, skip: int = 0) -> Difference:
+        """How version `after` differs from version `before`: counts, and up to `limit` rows of each kind, after the first
+        `skip`."""
         return self._store.versions(self._clock).difference(
-            whole_number(before, "before"), whole_number(after, "after")
+            whole_number(before, "before"),
+            whole_number(after, "after"),
+            whole_number(limit, "limit", least=1),
+            whole_number(skip, "skip"),
         )
 
     def drop(self) -> None:

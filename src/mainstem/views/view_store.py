@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -26,8 +27,10 @@ from mainstem.views.version_pair import Difference
 from mainstem.views.view_facts import Facts
 
 __all__ = [
+    "Commit",
     "CommitWatch",
     "KeptSince",
+    "KeyChange",
     "Page",
     "PreparedRows",
     "Progress",
@@ -64,6 +67,30 @@ class Page:
     after: tuple[Any, ...] | None
 
 
+class Commit(NamedTuple):
+    """A commit of changes: the position of its last one, when it was made, and its batch (-1 for a switch of versions)."""
+
+    position: int
+    at: int
+    batch: int
+
+
+@dataclass(frozen=True)
+class KeyChange:
+    """One change of the row with a key: its position, when and by which batch it was committed, and the row before and after.
+
+    `change` is insert, update or delete; `before` is None for an insert, `after` for a delete. `batch` is -1 for a change by a
+    switch of versions.
+    """
+
+    position: int
+    change: str
+    at: datetime | None
+    batch: int
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+
+
 class VersionSnapshot(Protocol):
     """A snapshot of a version. Valid until the end of the `with` that returned it."""
 
@@ -80,7 +107,9 @@ class VersionSnapshot(Protocol):
     def get(self, key: Any, position: int | None = None) -> dict[str, Any] | None:
         """The row with this key, in the form that users give; as it was right after a position."""
 
-    def count(self) -> int: ...
+    def count(self, position: int | None = None) -> int:
+        """The number of rows; as it was right after a position."""
+
     def bytes(self) -> int: ...
     def batches(self, position: int | None = None) -> Iterator[pa.RecordBatch]:
         """All rows, sorted by key; as they were right after a position."""
@@ -101,6 +130,12 @@ class VersionSnapshot(Protocol):
 
     def commits(self) -> list[tuple[int, int]]:
         """The last position and the batch of each commit that is kept, in order; for a switch of versions the batch is -1."""
+
+    def last_commit(self, at: int) -> Commit | None:
+        """The last commit that is not later than `at`; None if none is kept."""
+
+    def key_changes(self, key: Any, before: int | None, limit: int) -> list[KeyChange]:
+        """The changes that are kept of the row with a key, newest first; those before a position."""
 
     # History, if the view keeps one
 
@@ -164,7 +199,7 @@ class VersionControl(Protocol):
     def new(self, schema: pa.Schema, number: int | None = None) -> int: ...
     def drop(self, number: int) -> None: ...
     def use(self, number: int) -> None: ...
-    def difference(self, before: int, after: int) -> Difference: ...
+    def difference(self, before: int, after: int, limit: int, skip: int) -> Difference: ...
 
 
 class CommitWatch(Protocol):

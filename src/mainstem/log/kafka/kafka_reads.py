@@ -48,7 +48,7 @@ def query(log: KafkaLog, sql: str, parameters: Sequence[object], tables: Tables,
             asked = names.apply_to(sandbox.connection, sql)
             for name, called in names.called.items():
                 if name in topics:
-                    _register(sandbox, called, log, name)
+                    _register(sandbox, called, log, name, limits.until)
                 else:
                     sandbox.connection.register(called, tables[name]())
             sandbox.lock()
@@ -57,7 +57,7 @@ def query(log: KafkaLog, sql: str, parameters: Sequence[object], tables: Tables,
         raise translate_error(log, error, tables, sql) from error
 
 
-def _register(sandbox: SqlSandbox, called: str, log: KafkaLog, name: str) -> None:
+def _register(sandbox: SqlSandbox, called: str, log: KafkaLog, name: str, until: int | None) -> None:
     topic = log.open_topic(name)
     moment, settings = topic.moment(), topic.settings
     batches: list[pa.RecordBatch] = []
@@ -66,7 +66,7 @@ def _register(sandbox: SqlSandbox, called: str, log: KafkaLog, name: str) -> Non
             sandbox.check_time()
             batches.append(batch)
     rows = pa.Table.from_batches(batches, settings.record_schema)
-    as_table(sandbox.connection, called, rows, settings)
+    as_table(sandbox.connection, called, rows, settings, until)
 
 
 # PartitionFetch: the messages of one partition; a read continues where the last one ended.

@@ -88,14 +88,14 @@ class PostgresVersions:
             reach("view_version_ready")
         reach("view_version_used")
 
-    def difference(self, before: int, after: int) -> Difference:
+    def difference(self, before: int, after: int, limit: int, skip: int) -> Difference:
         """How version `after` differs from version `before`, each in its current state."""
         with self._store.begin_read() as connection:
             facts = self._store.facts_in(connection)
             for number in (before, after):
                 check_version(self._store.view, facts, number)
             pair = VersionPair(self._store.tables(facts, after), self._store.tables(facts, before))
-            return pair.difference(connection)
+            return pair.difference(connection, limit, skip)
 
     def _check_facts(self, connection: Session, number: int) -> Facts:
         facts = self._store.facts_in(connection, "FOR UPDATE")

@@ -7,15 +7,19 @@ from typing import Any
 
 import pyarrow as pa
 
+from mainstem.clock import as_datetime
 from mainstem.views.sql.sql_history import SqlHistory
 from mainstem.views.sql.sql_page import SqlPages
 from mainstem.views.sql.sql_tables import Row, SqlConnection, SqlTables
 from mainstem.views.sqlite.sqlite_columns import arrow_column, python_row
 from mainstem.views.view_facts import Facts
 from mainstem.views.view_key import change_rows
-from mainstem.views.view_store import KeptSince, Page, Progress
+from mainstem.views.view_store import Commit, KeptSince, KeyChange, Page, Progress
 
 __all__ = ["SqlSnapshot"]
+
+# Beyond every position.
+LAST = 2**62
 
 
 class SqlSnapshot:
@@ -50,8 +54,15 @@ class SqlSnapshot:
             values = self._one(tables.select_row, *stored)
         return None if values is None else python_row(values, self.schema, view=tables.view)
 
-    def count(self) -> int:
-        return int(self._one(f"SELECT count(*) FROM {self._tables.rows}")[0])
+    def count(self, position: int | None = None) -> int:
+        now = int(self._one(f"SELECT count(*) FROM {self._tables.rows}")[0])
+        if position is None:
+            return now
+        later = f"FROM {self._tables.table('changes')} WHERE position > $1 AND change ="
+        inserted, deleted = (
+            self._one(f"SELECT count(*) {later} '{change}'", position)[0] for change in ("insert", "delete")
+        )
+        return now - int(inserted) + int(deleted)
 
     def bytes(self) -> int:
         return self._tables.bytes(self._connection)
@@ -115,16 +126,36 @@ class SqlSnapshot:
         select = f"SELECT end_position, batch FROM {self._tables.table('commits')} ORDER BY end_position"
         return [(end, batch) for end, batch in self._connection.query(select)]
 
+    def last_commit(self, at: int) -> Commit | None:
+        select = f"SELECT end_position, committed_at, batch FROM {self._tables.table('commits')}"
+        found = self._one(f"{select} WHERE committed_at <= $1 ORDER BY end_position DESC LIMIT 1", at)
+        return None if found is None else Commit(*map(int, found))
+
+    def key_changes(self, key: Any, before: int | None, limit: int) -> list[KeyChange]:
+        tables, width = self._tables, len(self.schema)
+        stored = tables.stored_key(key)
+        if stored is None:
+            return []
+        found = self._connection.query(tables.select_key_changes, *stored, before or LAST, limit)
+        return [self._key_change(row[0], row[1], row[2 : 2 + width], row[2 + width :]) for row in found]
+
+    def _key_change(self, position: int, change: str, old: Row, new: Row) -> KeyChange:
+        select = f"SELECT committed_at, batch FROM {self._tables.table('commits')} WHERE end_position >= $1"
+        commit = self._one(f"{select} ORDER BY end_position LIMIT 1", position)
+        was, became = (python_row(values, self.schema, view=self._tables.view) for values in (old, new))
+        return KeyChange(
+            int(position), change, None if commit is None else as_datetime(int(commit[0])),
+            -1 if commit is None else int(commit[1]), None if change == "insert" else was, None if change == "delete" else became,
+        )  # fmt: skip
+
     # History
 
     def kept_since(self) -> KeptSince | None:
         return SqlHistory(self._connection, self._tables).since()
 
     def position_at(self, at: int) -> int | None:
-        commits = self._tables.table("commits")
-        select = f"SELECT end_position FROM {commits} WHERE committed_at <= $1 ORDER BY end_position DESC LIMIT 1"
-        found = self._one(select, at)
-        return None if found is None else int(found[0])
+        found = self.last_commit(at)
+        return None if found is None else found.position
 
     def position_reached(self, topic: str, partition: int, end: int) -> int | None:
         select = (

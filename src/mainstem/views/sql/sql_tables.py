@@ -234,6 +234,15 @@ class SqlTables(ABC):
         )
 
     @cached_property
+    def select_key_changes(self) -> str:
+        """The changes of the row with a key before a position, newest first: position, kind, old and new row."""
+        return (
+            f"SELECT c.position, c.change, {self.selected_change('old')}, {self.selected_change('new')} "
+            f"FROM {self.table('changes')} AS c WHERE {self._key_is_given(self.changed_key('c.'))} "
+            f"AND c.position < ${len(self.key) + 1} ORDER BY c.position DESC LIMIT ${len(self.key) + 2}"
+        )
+
+    @cached_property
     def select_rows_before(self) -> str:
         """All rows as of position $1: for a row that changed since, its state before the first change."""
         changed = self.changed_key("c.")

@@ -81,14 +81,14 @@ class ViewVersions:
                 held.execute("COMMIT")
         self._folder.wake()
 
-    def difference(self, before: int, after: int) -> Difference:
+    def difference(self, before: int, after: int, limit: int, skip: int) -> Difference:
         """How version `after` differs from version `before`, each in its current state."""
         for number in (before, after):
             self._check_facts(number)
         with self._open(before) as (_, old), self._open(after, beside=old) as (connection, new):
             connection.execute("BEGIN")
             try:
-                return VersionPair(new, _name_attached(old)).difference(connection)
+                return VersionPair(new, _name_attached(old)).difference(connection, limit, skip)
             finally:
                 connection.execute("ROLLBACK")
 

@@ -32,7 +32,7 @@ def console(
         str | None,
         typer.Option(
             metavar="ACTION,...",
-            help="What a token with the scope act may do: stop, restore, drop; kill, for demonstrations.",
+            help="What a token with the scope act may do: stop, restore, drop, append; kill, for demonstrations.",
         ),
     ] = None,
     walk: Annotated[

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from mainstem.clock import as_datetime
+from mainstem.clock import as_datetime, as_us
 from mainstem.errors import FlowNotFound, InvalidName, TopicNotFound, did_you_mean
 from mainstem.flows.flow_description import read_description
 from mainstem.flows.flow_waits import HolderFacts, waits_for, watermark_holders
@@ -304,17 +304,19 @@ def _views(stem: Mainstem, checkpoint: str, batch: int | None, sources: Sequence
     return found
 
 
-def last_progress(stem: Mainstem) -> dict[str, list[dict[str, Any]]]:
-    """The last rows of `mainstem.progress` by flow, oldest first; empty if no program ever ran."""
+def last_progress(stem: Mainstem, until: datetime | None = None) -> dict[str, list[dict[str, Any]]]:
+    """The last rows of `mainstem.progress` by flow, oldest first, of those appended up to a time; empty if no program ever
+    ran."""
     if PROGRESS_TOPIC not in stem.topics():
         return {}
     topic: Topic = stem.topic(PROGRESS_TOPIC)
-    backend = topic.backend
-    start = {
-        number: max(backend.earliest(number), backend.latest(number) - PROGRESS_ROWS)
-        for number in range(topic.settings.partitions)
+    backend, numbers = topic.backend, range(topic.settings.partitions)
+    stop = {
+        number: backend.latest(number) if until is None else backend.at_time(number, as_us(until) + 1)
+        for number in numbers
     }
+    start = {number: max(backend.earliest(number), stop[number] - PROGRESS_ROWS) for number in numbers}
     found: dict[str, list[dict[str, Any]]] = {}
-    for row in topic.to_arrow(start=start).drop_columns(["record"]).to_pylist():
+    for row in topic.to_arrow(start=start, stop=stop).drop_columns(["record"]).to_pylist():
         found.setdefault(row["flow"], []).append(row)
     return found

@@ -266,12 +266,24 @@ def describe(topic: TopicArgument, *, as_json: JsonOption = False, home: HomeOpt
 
     Example: mainstem topic describe orders
     """
+    from mainstem.workbench.cli.schema_history import schema_history
+
     with open_home(home) as stem:
         facts = topic_facts(stem.topic(topic))
+        schemas = schema_history(stem, facts.topic)
         if as_json:
-            print_json(facts.to_json())
-        else:
-            _show(facts)
+            print_json({**facts.to_json(), "schemas": schemas})
+            return
+        _show(facts)
+        if len(schemas) > 1:
+            typer.echo()
+            show_table(
+                [Column("schema", "right", style="bold"), Column("since", firm=True), Column("changed")],
+                (
+                    [str(it["version"]), "" if it["since"] is None else moment(it["since"]), "; ".join(it["changes"])]
+                    for it in schemas
+                ),
+            )
 
 
 def _show(facts: TopicFacts) -> None:

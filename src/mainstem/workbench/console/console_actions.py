@@ -1,4 +1,5 @@
-"""What a visitor may do through the console: stop a flow, restore or drop rejected messages, kill a run (for the demo).
+"""What a visitor may do through the console: stop a flow, append a row, restore or drop rejected messages, kill a run (for the
+demo).
 
 Each action must be permitted by `--actions` when the console is started, and by a token with the scope `act`. A request without
 `confirm` only says what it would do, and the command that does the same. What was done is a row of `mainstem.activity`.
@@ -6,6 +7,7 @@ Each action must be permitted by `--actions` when the console is started, and by
 
 from __future__ import annotations
 
+import shlex
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from mainstem.clock import Clock
 from mainstem.errors import Conflict, Invalid, MainstemError, Unavailable
 from mainstem.log.activity import note_activity
 from mainstem.log.queues.queue import Queue
+from mainstem.log.rows.rows import check_rows
 from mainstem.names import check_own_name
 from mainstem.processes import end_process
 from mainstem.spark.checkpoint.checkpoint_offsets import last_batch
@@ -26,12 +29,14 @@ from mainstem.spark.checkpoint.flow_store import FlowStore, find_process
 from mainstem.stem import Mainstem
 from mainstem.workbench.cli.flow_commands import stop_flow
 from mainstem.workbench.cli.flow_facts import FlowFacts, flow_facts
+from mainstem.workbench.cli.row_files import JsonLines
 from mainstem.workbench.cli.terminal_table import show_count
 from mainstem.workbench.console.console_answer import JsonResponse, error_body, read_json
+from mainstem.workbench.console.home_map import OWN_PREFIX
 
 __all__ = ["ACTIONS", "ConsoleActions"]
 
-ACTIONS = ("stop", "restore", "drop", "kill")
+ACTIONS = ("stop", "restore", "drop", "append", "kill")
 STOP_SECONDS = 30
 POSITIONS_MAX = 1_000
 # A flow with rows to read pauses for 200 ms at most between two batches.
@@ -59,6 +64,7 @@ class ConsoleActions:
             "stop": self._stop,
             "restore": lambda given: self._settle(given, "restore"),
             "drop": lambda given: self._settle(given, "drop"),
+            "append": self._append,
             "kill": self._kill,
         }
 
@@ -152,6 +158,38 @@ class ConsoleActions:
             f"Process {facts.pid} is killed (SIGKILL), with every flow that it runs. Nothing is lost: a run continues."
         )
         return Planned(facts.flow, will, f"kill -9 {facts.pid}", kill)
+
+    # Rows
+
+    def _append(self, given: dict[str, Any]) -> Planned:
+        topic, text = self._stem.topic(check_own_name(_text(given, "topic"), "topic")), _text(given, "row")
+        if topic.name.startswith(OWN_PREFIX):
+            raise Invalid(
+                f'topic "{topic.name}" is written by Mainstem alone',
+                detail="It says what happened; a row from elsewhere would be a lie.",
+                hint="Append to a topic of your own.",
+            )
+        row = JsonLines(topic.settings).row(1, " ".join(text.splitlines()))
+        if row is None:
+            raise Invalid(
+                "there is no row to append", detail="The text is empty.", hint='Write one, for example: {"order_id": 1}'
+            )
+        rows = check_rows([row], topic.settings)
+
+        def append() -> str:
+            placed = topic.backend.append(rows)
+            ((number, (first, _)),) = placed.offsets.items()
+            return f"appended a row to topic {topic.name}, partition {number}, offset {first}"
+
+        where = (
+            f"its partition is that of its key, {', '.join(topic.settings.key)}"
+            if topic.settings.key
+            else "any partition"
+        )
+        will = (
+            f"One row is appended to topic {topic.name} ({where}); every flow and queue that reads the topic gets it."
+        )
+        return Planned(topic.name, will, f"echo {shlex.quote(text)} | mainstem topic append {topic.name} -", append)
 
     # Rejected messages
 

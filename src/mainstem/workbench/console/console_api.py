@@ -24,15 +24,21 @@ from mainstem.workbench.cli.flow_facts import flow_facts, known_flows, last_prog
 from mainstem.workbench.cli.list_entry import Unreadable, entries_by_topic, json_entry, try_look
 from mainstem.workbench.cli.queue_commands import queue_json
 from mainstem.workbench.cli.queue_messages import open_messages
+from mainstem.workbench.cli.schema_history import schema_history
 from mainstem.workbench.cli.topic_commands import TopicFacts, topic_facts
 from mainstem.workbench.cli.view_commands import version_json, version_lag, view_facts, view_json
 from mainstem.workbench.console.console_answer import JsonResponse
 from mainstem.workbench.console.flow_picture import flow_picture
+from mainstem.workbench.console.flow_then import flow_then, past_rows
 from mainstem.workbench.console.home_then import home_then
 from mainstem.workbench.console.json_body import exact_json
 from mainstem.workbench.console.progress_history import POINTS_MAX, history_of
 from mainstem.workbench.console.topic_records import read_records
+from mainstem.workbench.console.topic_then import topic_then
+from mainstem.workbench.console.view_difference import version_difference
+from mainstem.workbench.console.view_keys import key_history, key_row
 from mainstem.workbench.console.view_rows import view_page
+from mainstem.workbench.console.view_then import view_then_json
 from mainstem.workbench.console.watched_home import WatchedHome
 
 __all__ = ["api_routes"]
@@ -43,6 +49,8 @@ PAGE_ROWS = 100
 PAGE_ROWS_MAX = 1_000
 # A span around a time must still be one that a calendar has.
 YEARS = (1970, 9998)
+VERSION_MAX = 1_000_000
+ROWS_MAX = 1_000_000_000
 
 
 def api_routes(home: WatchedHome) -> list[Route]:
@@ -58,6 +66,9 @@ def api_routes(home: WatchedHome) -> list[Route]:
         f"/api/topics/{NAME}": api.topic,
         "/api/views": api.views,
         "/api/views/{name}/rows": api.rows,
+        "/api/views/{name}/row": api.row,
+        "/api/views/{name}/history": api.key_history,
+        "/api/views/{name}/difference": api.difference,
         f"/api/views/{NAME}": api.view,
         "/api/queues": api.queues,
         "/api/queues/{topic}/{queue}": api.queue,
@@ -75,15 +86,15 @@ def _endpoint(home: WatchedHome, answer: Answer) -> Callable[[Request], Response
     return respond
 
 
-def number_in(request: Request, name: str, default: int, most: int) -> int:
-    """A whole number of the address, between 1 and `most`."""
+def number_in(request: Request, name: str, default: int, most: int, least: int = 1) -> int:
+    """A whole number of the address, between `least` and `most`."""
     text = request.query_params.get(name)
     if text is None:
         return default
-    if not text.isascii() or not text.isdigit() or len(text) > 9 or not 1 <= int(text) <= most:
+    if not text.isascii() or not text.isdigit() or len(text) > 19 or not least <= int(text) <= most:
         raise Invalid(
             f'{name} "{text[:60]}" is out of range',
-            detail=f"It is a whole number from 1 to {most:,}.",
+            detail=f"It is a whole number from {least} to {most:,}.",
             hint=f"For example: {name}={default}",
         )
     return int(text)
@@ -123,7 +134,10 @@ class _ReadApi:
         return [json_entry(it, flow_json) for it in found]
 
     def flow(self, request: Request) -> Any:
-        return flow_json(flow_facts(self._stem, check_own_name(request.path_params["name"], "flow")))
+        name, at = check_own_name(request.path_params["name"], "flow"), time_in(request, "at")
+        if at is None:
+            return flow_json(flow_facts(self._stem, name))
+        return {**flow_json(flow_then(self._stem, name, past_rows(self._stem, at))), "then": True}
 
     def picture(self, request: Request) -> Any:
         flow = check_own_name(request.path_params["name"], "flow")
@@ -145,8 +159,10 @@ class _ReadApi:
         return [json_entry(it, TopicFacts.to_json) for it in found]
 
     def topic(self, request: Request) -> Any:
-        facts = topic_facts(self._topic(request)).to_json()
-        return {**facts, "flows": _readers(self._stem, facts["topic"])}
+        topic, at = self._topic(request), time_in(request, "at")
+        facts = topic_facts(topic).to_json() if at is None else topic_then(self._stem, topic, at)
+        readers = {"flows": _readers(self._stem, topic.name)} if at is None else {}
+        return {**facts, **readers, "schemas": schema_history(self._stem, topic, at)}
 
     def records(self, request: Request) -> Any:
         asked = request.query_params
@@ -156,6 +172,7 @@ class _ReadApi:
             cursor=asked.get("cursor") or None,
             limit=number_in(request, "limit", PAGE_ROWS, PAGE_ROWS_MAX),
             condition=asked.get("filter") or None,
+            until=time_in(request, "at"),
         )
 
     # Views
@@ -166,8 +183,10 @@ class _ReadApi:
         return [json_entry(it, lambda it: view_json(*it)) for it in found]
 
     def view(self, request: Request) -> Any:
-        stem = self._stem
+        stem, at = self._stem, time_in(request, "at")
         with open_view(stem, request.path_params["name"]) as view:
+            if at is not None:
+                return view_then_json(stem, view, past_rows(stem, at))
             facts, versions = view.describe(), view.versions()
         return {
             **view_json(facts, version_lag(stem, facts.live)),
@@ -180,7 +199,24 @@ class _ReadApi:
     def rows(self, request: Request) -> Any:
         limit = number_in(request, "limit", PAGE_ROWS, PAGE_ROWS_MAX)
         with open_view(self._stem, request.path_params["name"]) as view:
-            return view_page(view, request.query_params.get("after"), limit, time_in(request, "at"))
+            now = self._stem.log.clock.now()
+            return view_page(view, request.query_params.get("after"), limit, time_in(request, "at"), now)
+
+    def row(self, request: Request) -> Any:
+        with open_view(self._stem, request.path_params["name"]) as view:
+            return key_row(view, request.query_params.getlist("key"), time_in(request, "at"))
+
+    def key_history(self, request: Request) -> Any:
+        limit = number_in(request, "limit", PAGE_ROWS, PAGE_ROWS_MAX)
+        before = number_in(request, "before", 0, 2**62) or None
+        with open_view(self._stem, request.path_params["name"]) as view:
+            return key_history(view, request.query_params.getlist("key"), before, limit, time_in(request, "at"))
+
+    def difference(self, request: Request) -> Any:
+        before, after = (number_in(request, name, 0, VERSION_MAX) for name in ("before", "after"))
+        limit, skip = number_in(request, "limit", 25, PAGE_ROWS_MAX), number_in(request, "skip", 0, ROWS_MAX, least=0)
+        with open_view(self._stem, request.path_params["name"]) as view:
+            return version_difference(view, before, after, limit, skip)
 
     # Queues
 

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 
 from mainstem.errors import MainstemError
 from mainstem.workbench.access_tokens import AccessTokens
+from mainstem.workbench.cli.command_arguments import parse_moment
 from mainstem.workbench.cli.error_text import of_system
 from mainstem.workbench.console.console_access import AccessGate, AccessRules, log_in, log_out
 from mainstem.workbench.console.console_actions import ConsoleActions
@@ -47,7 +48,9 @@ def console_app(
 
     async def query(request: Request) -> Response:
         asked = await read_json(request)
-        return JsonResponse(await run_in_threadpool(queries.answer, asked.get("sql")))
+        at = asked.get("at")
+        moment = parse_moment(at, "at") if isinstance(at, str) and at else None
+        return JsonResponse(await run_in_threadpool(queries.answer, asked.get("sql"), moment))
 
     async def login(request: Request) -> Response:
         return await log_in(request, rules, tokens)

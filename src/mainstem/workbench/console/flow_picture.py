@@ -53,10 +53,14 @@ class _Span:
 
 
 def flow_picture(stem: Mainstem, flow: str, begin: datetime | None, end: datetime | None) -> dict[str, Any]:
-    """The rows appended, and the panes shown, between two times: by default in the last 15 minutes."""
+    """The rows appended, and the panes shown, between two times: by default in the last 15 minutes.
+
+    A picture that ends in the past shows what was known then.
+    """
     facts = flow_facts(stem, flow, {})
     now = stem.log.clock.now()
-    last = now if end is None else as_us(end)
+    last = now if end is None else min(now, as_us(end))
+    now = last
     span = _Span(last - SPAN // timedelta(microseconds=1) if begin is None else as_us(begin), last)
     if span.begin >= span.end:
         raise Invalid(
@@ -131,7 +135,8 @@ def _records(
         if reported is None:
             lines.append(find_rises(np.stack([watermarks[timed], appended[timed]], axis=1)))
         late = (events != NO_TIME) & timed & (events < watermarks)
-        seen += batch.num_rows
+        # A row without an event time has no place in the picture.
+        seen += int(np.count_nonzero(events != NO_TIME))
         for index in np.flatnonzero((events != NO_TIME) & (late | (offsets % step == 0))).tolist():
             if late[index]:
                 late_rows += 1
@@ -163,7 +168,7 @@ def _too_late(stem: Mainstem, flow: str, span: _Span) -> set[tuple[int, int, int
     if not set(wanted) <= set(topic.settings.schema.names):
         return found
     # A row is put there after it was appended to its own topic.
-    for batch in topic.batches(start=as_datetime(span.begin), columns=wanted):
+    for batch in topic.batches(start=as_datetime(span.begin), stop=as_datetime(span.end + 1), columns=wanted):
         times = times_of(batch.column("time").cast(pa.timestamp("us", "UTC")))
         partitions, offsets = (batch.column(name).to_pylist() for name in ("partition", "offset"))
         found.update(zip(times.tolist(), partitions, offsets, strict=True))
@@ -243,6 +248,8 @@ def _breaks(stem: Mainstem, flow: str, span: _Span, now: int) -> list[dict[str, 
         if row["subject"] != "flow":
             continue
         at = as_us(row["at"])
+        if at > span.end:
+            break
         if row["what"] in ("killed", "failed", "ended"):
             # Of a killed run the last batch is known, and when it was found out.
             died = max((time for time in last_batches if time <= at), default=at) if row["what"] == "killed" else at

@@ -29,10 +29,21 @@ from mainstem.workbench.console.json_body import exact_json
 from mainstem.workbench.console.spoken_durations import spoken_seconds
 
 if TYPE_CHECKING:
+    from mainstem.log.lag import Lag
     from mainstem.log.queues.queue_description import QueueDescription
     from mainstem.stem import Mainstem
 
-__all__ = ["home_map", "last_activity"]
+__all__ = [
+    "OWN_PREFIX",
+    "HomeMap",
+    "draw_flow",
+    "draw_topics",
+    "draw_unreadable",
+    "draw_view",
+    "home_map",
+    "last_activity",
+    "map_json",
+]
 
 # The topics of Mainstem itself are not on the map.
 OWN_PREFIX = "mainstem."
@@ -68,14 +79,19 @@ def home_map(stem: Mainstem, *, known: dict[str, Any] | None = None) -> dict[str
     """The map now, as plain JSON values. `known` is the one before: of a database that is away it has the names."""
     drawn = HomeMap(stem.log.clock.now())
     rows = last_progress(stem)
-    _topics(stem, drawn)
+    draw_topics(stem, drawn)
     _flows(stem, drawn, rows)
     _views(stem, drawn, known)
     _queues(stem, drawn)
     _captures(stem, drawn)
     _stores(stem, drawn)
-    drawn_ids = {node["id"] for node in drawn.nodes}
-    drawn.edges = [edge for edge in drawn.edges if edge["from"] in drawn_ids and edge["to"] in drawn_ids]
+    return map_json(stem, drawn, last_activity(stem))
+
+
+def map_json(stem: Mainstem, drawn: HomeMap, activity: list[dict[str, Any]]) -> dict[str, Any]:
+    """What was drawn, as plain JSON values."""
+    known = {node["id"] for node in drawn.nodes}
+    drawn.edges = [edge for edge in drawn.edges if edge["from"] in known and edge["to"] in known]
     found: dict[str, Any] = exact_json(
         {
             "home": {
@@ -88,7 +104,7 @@ def home_map(stem: Mainstem, *, known: dict[str, Any] | None = None) -> dict[str
             "nodes": drawn.nodes,
             "edges": drawn.edges,
             "wants_a_look": drawn.looks,
-            "activity": last_activity(stem),
+            "activity": activity,
         }
     )
     return found
@@ -140,35 +156,40 @@ def _well(drawn: HomeMap) -> dict[str, Any]:
 # Nodes and edges of each kind.
 
 
-def _unreadable(drawn: HomeMap, kind: str, name: str, error: str) -> None:
+def draw_unreadable(drawn: HomeMap, kind: str, name: str, error: str) -> None:
+    """A node that cannot be read."""
     drawn.node(kind, name, state="unreadable", sentence=f"It cannot be read: {error}.")
     drawn.look(f"{kind}:{name}", f"{kind} {name} cannot be read", error, f"mainstem {kind} describe {name} says more.")
 
 
-def _topics(stem: Mainstem, drawn: HomeMap) -> None:
+def draw_topics(stem: Mainstem, drawn: HomeMap, until: int | None = None) -> None:
+    """The topics, with what was appended up to a time, by default all."""
     for name in stem.topics():
         if name.startswith(OWN_PREFIX):
             continue
-        found = try_look({}, lambda it: _topic_amounts(stem.topic(it), drawn.now), name)
+        found = try_look({}, lambda name: _topic_amounts(stem.topic(name), drawn.now, until), name)
         if isinstance(found, Unreadable):
             # It may have been deleted since the names were read.
             if name not in stem.topics():
                 continue
-            _unreadable(drawn, "topic", name, found.error)
+            draw_unreadable(drawn, "topic", name, found.error)
             continue
         records, rate = found
         sentence = f"{show_count(records, 'record')}, {_rate_text(rate)}."
         drawn.node("topic", name, state="kept", sentence=sentence, rows_per_second=rate, records=records)
 
 
-def _topic_amounts(topic: Topic, now: int) -> tuple[int, float]:
+def _topic_amounts(topic: Topic, now: int, until: int | None) -> tuple[int, float]:
     """How many records a topic keeps, and how many rows a second were appended."""
     backend = topic.backend
     records = added = 0
     for number in range(topic.settings.partitions):
-        latest = backend.latest(number)
-        records += latest - backend.earliest(number)
-        added += max(0, latest - backend.at_time(number, now - RATE_SECONDS * 1_000_000))
+        earliest = backend.earliest(number)
+        end = backend.latest(number) if until is None else backend.at_time(number, until + 1)
+        records += max(0, end - earliest)
+        # Of a partition without records nothing was appended.
+        if end > earliest:
+            added += max(0, end - backend.at_time(number, now - RATE_SECONDS * 1_000_000))
     return records, round(added / RATE_SECONDS, 1)
 
 
@@ -180,12 +201,13 @@ def _flows(stem: Mainstem, drawn: HomeMap, progress: dict[str, list[dict[str, An
     for name in known_flows(stem):
         found = try_look({}, flow_facts, stem, name, progress)
         if isinstance(found, Unreadable):
-            _unreadable(drawn, "flow", name, found.error)
+            draw_unreadable(drawn, "flow", name, found.error)
             continue
-        _flow(drawn, found)
+        draw_flow(drawn, found)
 
 
-def _flow(drawn: HomeMap, it: FlowFacts) -> None:
+def draw_flow(drawn: HomeMap, it: FlowFacts) -> None:
+    """A flow with its edges, and what wants a look about it."""
     since = as_datetime(drawn.now) - timedelta(seconds=RATE_SECONDS)
     recent = [row for row in it.progress if row["at"] is not None and row["at"] > since]
     rate_in, rate_out = (
@@ -273,16 +295,19 @@ def _views(stem: Mainstem, drawn: HomeMap, known: dict[str, Any] | None) -> None
     for name in names:
         found = try_look({}, view_facts, stem, name)
         if isinstance(found, Unreadable):
-            _unreadable(drawn, "view", name, found.error)
+            draw_unreadable(drawn, "view", name, found.error)
             continue
-        facts, lag = found
-        sentence = f"{show_count(facts.live.rows, 'row')}, " + (
-            f"{spoken_seconds(lag.seconds)} behind." if lag.records else "up to date."
-        )
-        drawn.node(
-            "view", name, state="kept", sentence=sentence, rows=facts.live.rows, lag_seconds=lag.seconds,
-            lag_records=lag.records, applied_at=facts.live.applied_at, flow=facts.live.flow,
-        )  # fmt: skip
+        live = found[0].live
+        draw_view(drawn, name, live.rows, found[1], live.applied_at, live.flow)
+
+
+def draw_view(drawn: HomeMap, name: str, rows: int, lag: Lag, applied_at: datetime | None, flow: str | None) -> None:
+    """A view; its edges are those of flows."""
+    behind = f"{spoken_seconds(lag.seconds)} behind." if lag.records else "up to date."
+    drawn.node(
+        "view", name, state="kept", sentence=f"{show_count(rows, 'row')}, {behind}", rows=rows, lag_seconds=lag.seconds,
+        lag_records=lag.records, applied_at=applied_at, flow=flow,
+    )  # fmt: skip
 
 
 def _queues(stem: Mainstem, drawn: HomeMap) -> None:
@@ -290,7 +315,7 @@ def _queues(stem: Mainstem, drawn: HomeMap) -> None:
     for it in found:
         if isinstance(it, Unreadable):
             if it.names["queue"]:
-                _unreadable(drawn, "queue", f"{it.names['topic']}/{it.names['queue']}", it.error)
+                draw_unreadable(drawn, "queue", f"{it.names['topic']}/{it.names['queue']}", it.error)
             continue
         _queue(drawn, it)
 
@@ -313,7 +338,7 @@ def _captures(stem: Mainstem, drawn: HomeMap) -> None:
     for name in known_captures(stem):
         found = try_look({}, capture_facts, stem, name)
         if isinstance(found, Unreadable):
-            _unreadable(drawn, "capture", name, found.error)
+            draw_unreadable(drawn, "capture", name, found.error)
             continue
         _capture(drawn, found)
 
@@ -338,7 +363,7 @@ def _stores(stem: Mainstem, drawn: HomeMap) -> None:
     for name in store_names(stem.home):
         found = try_look({}, StoreRecord(stem.home, name).read)
         if isinstance(found, Unreadable):
-            _unreadable(drawn, "store", name, found.error)
+            draw_unreadable(drawn, "store", name, found.error)
             continue
         drawn.node("store", name, state="kept", sentence=f"Version {found.version} in {found.location}.")
 
@@ -361,7 +386,7 @@ def last_activity(stem: Mainstem, until: datetime | None = None, rows_max: int =
 def _last_rows(topic: Topic, until: datetime | None, rows_max: int) -> Iterator[dict[str, Any]]:
     backend = topic.backend
     for number in range(topic.settings.partitions):
-        end = backend.latest(number) if until is None else backend.at_time(number, as_us(until))
+        end = backend.latest(number) if until is None else backend.at_time(number, as_us(until) + 1)
         start = max(backend.earliest(number), end - rows_max)
         with suppress(MainstemError):
             for batch in topic.batches(start={number: start}, stop={number: end}):

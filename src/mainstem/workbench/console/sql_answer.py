@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
 from typing import Any
 
+from mainstem.clock import as_us
 from mainstem.errors import Invalid, Unavailable
 from mainstem.log.query_limits import QueryLimits
 from mainstem.workbench.console.row_cells import column_facts, json_rows
@@ -25,8 +29,8 @@ class SqlAnswers:
         self._home = home
         self._places = threading.BoundedSemaphore(QUERIES_MAX)
 
-    def answer(self, sql: Any) -> dict[str, Any]:
-        """The rows of one SELECT."""
+    def answer(self, sql: Any, at: datetime | None = None) -> dict[str, Any]:
+        """The rows of one SELECT; with `at`, over topics by append time, and views that keep history, as they were."""
         if not isinstance(sql, str) or not sql.strip():
             raise Invalid(
                 "the query is empty",
@@ -39,8 +43,10 @@ class SqlAnswers:
             )
         stem, begun = self._home.stem, self._home.stem.log.clock.monotonic()
         try:
+            limits = LIMITS if at is None else replace(LIMITS, until=as_us(at))
             with self._home.reach.asking():
-                found = stem.log.query(sql, (), {name: stem.view(name).to_arrow for name in stem.views()}, LIMITS)
+                tables = {name: partial(stem.view(name).to_arrow, as_of=at) for name in stem.views()}
+                found = stem.log.query(sql, (), tables, limits)
         finally:
             self._places.release()
         return {

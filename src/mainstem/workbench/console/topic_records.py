@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from mainstem.clock import as_us
 from mainstem.errors import Invalid
 from mainstem.log.partition_reads import offsets_at
 from mainstem.log.record import next_offset
@@ -36,9 +39,18 @@ class _Found:
 
 
 def read_records(
-    topic: Topic, *, position: str | None, cursor: str | None, limit: int, condition: str | None
+    topic: Topic,
+    *,
+    position: str | None,
+    cursor: str | None,
+    limit: int,
+    condition: str | None,
+    until: datetime | None = None,
 ) -> dict[str, Any]:
-    """Records from a cursor, or from a position, or else the newest; `cursor` of the answer continues after them."""
+    """Records from a cursor, or from a position, or else the newest; `cursor` of the answer continues after them.
+
+    With `until` only those that were appended up to that time.
+    """
     if not 1 <= limit <= ROWS_MAX:
         raise Invalid(
             f"limit {limit} is out of range",
@@ -47,8 +59,11 @@ def read_records(
         )
     backend = topic.backend
     numbers = range(topic.settings.partitions)
-    ends = {number: backend.latest(number) for number in numbers}
-    offsets = _starts(topic, position, cursor, limit, filtered=condition is not None)
+    ends = {
+        number: backend.latest(number) if until is None else backend.at_time(number, as_us(until) + 1)
+        for number in numbers
+    }
+    offsets = _starts(topic, position, cursor, LOOKED_MAX if condition is not None else limit, ends)
     wanted = None if condition is None else RowFilter(condition, topic.settings.record_schema)
     found = _Found()
     for number in numbers:
@@ -58,6 +73,9 @@ def read_records(
             offsets[number] = _take(found, batch, wanted, limit)
             if offsets[number] < next_offset(batch) or _is_full(found, limit):
                 break
+        else:
+            # After the last record there may be markers of transactions.
+            offsets[number] = max(offsets[number], ends[number])
     at_end = all(offsets[number] >= ends[number] for number in numbers)
     return {
         "topic": topic.name,
@@ -69,31 +87,39 @@ def read_records(
     }
 
 
-def _starts(topic: Topic, position: str | None, cursor: str | None, limit: int, *, filtered: bool) -> dict[int, int]:
+def _starts(
+    topic: Topic, position: str | None, cursor: str | None, count: int, ends: Mapping[int, int]
+) -> dict[int, int]:
     if cursor is not None:
         asked: Any = parse_offsets(cursor)
     elif position is None:
-        return newest_offsets(topic, LOOKED_MAX if filtered else limit)
+        return newest_offsets(topic, count, ends)
     else:
         asked = parse_position(position, "position")
     return offsets_at(asked, LiveReads(topic.backend), range(topic.settings.partitions))
 
 
-def newest_offsets(topic: Topic, count: int) -> dict[int, int]:
-    """Where to begin for the newest `count` records, the same number of each partition."""
+def newest_offsets(topic: Topic, count: int, ends: Mapping[int, int] | None = None) -> dict[int, int]:
+    """Where to begin for the newest `count` records before `ends`, by default all, the same number of each partition."""
     numbers = range(topic.settings.partitions)
     share = max(1, count // len(numbers))
     backend = topic.backend
-    return {number: max(backend.earliest(number), backend.latest(number) - share) for number in numbers}
+    last = {number: backend.latest(number) for number in numbers} if ends is None else ends
+    return {number: max(backend.earliest(number), last[number] - share) for number in numbers}
 
 
 def _batches(topic: Topic, number: int, start: int, stop: int) -> Iterator[pa.RecordBatch]:
     while start < stop:
-        batch = topic.backend.read(number, start, STEP)
+        batch = topic.backend.read(number, start, min(STEP, stop - start))
         if batch is None:
             return
-        yield batch
         start = next_offset(batch)
+        if start > stop:
+            # Offsets between records are those of markers.
+            batch = batch.filter(pc.less(batch.column("record").field("offset"), stop))
+            if not batch.num_rows:
+                return
+        yield batch
 
 
 def _is_full(found: _Found, limit: int) -> bool:

@@ -74,7 +74,7 @@ def _query(log: EmbeddedLog, sql: str, parameters: Sequence[object], tables: Tab
         seen = log.transactions.at_one_moment(lambda moment: [store.visible(moment) for store in stores])
         files: list[str] = []
         for store, visible in zip(stores, seen, strict=True):
-            files += _register(sandbox.connection, names.called[store.name], store, visible)
+            files += _register(sandbox.connection, names.called[store.name], store, visible, limits.until)
         for name, called in names.called.items():
             if name not in topics:
                 sandbox.connection.register(called, tables[name]())
@@ -97,7 +97,11 @@ def _name_unreadable(log: EmbeddedLog, sql: str, error: duckdb.Error) -> None:
 
 
 def _register(
-    connection: duckdb.DuckDBPyConnection, called: str, store: TopicStore, visible: dict[int, Visible]
+    connection: duckdb.DuckDBPyConnection,
+    called: str,
+    store: TopicStore,
+    visible: dict[int, Visible],
+    until: int | None,
 ) -> list[str]:
     """Register the topic as a view of that name; returns the files that it reads."""
     files: dict[int, list[str]] = {}
@@ -128,7 +132,7 @@ def _register(
         columns = ", ".join(quote(column) for column in settings.schema_of(version).names)
         listed = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
         parts.append(f"SELECT {columns}, {RECORD_PACKED} FROM read_parquet([{listed}])")
-    shown = latest_rows(" UNION ALL BY NAME ".join(parts), settings)
+    shown = latest_rows(" UNION ALL BY NAME ".join(parts), settings, until)
     connection.execute(f"CREATE TEMP VIEW {quote(called)} AS {shown}")
     return [path for paths in files.values() for path in paths]
 
