@@ -78,6 +78,28 @@ def walk_through(page: Page, address: str) -> str:
     return back
 
 
+# A page of each kind, and what it shows when it is there.
+OTHERS = {
+    "#/flows/delivered": ".picture",
+    "#/topics/orders": "td",
+    "#/views/revenue": "td",
+    "#/queues/mails/sending": "td",
+    "#/query?sql=SELECT%20count(*)%20AS%20orders%20FROM%20orders": "td",
+}
+
+
+def look_around(page: Page, address: str) -> None:
+    """Every kind of page is there; the picture has the late rows that corrected a result, and those of a window that was still open."""
+    home = address.partition("#")[0]
+    for other, shown in OTHERS.items():
+        page.goto(home + other)
+        expect(page.locator(shown).first).to_be_visible()
+        expect(page.locator(".problem")).to_have_count(0)
+    points = page.request.get(f"{home}api/history?of=flow:revenue").json()["points"]
+    drawn = page.request.get(f"{home}api/flows/revenue/picture").json()["rows"]
+    assert sum(row["late"] == "late" for row in drawn) >= sum(point["late"] for point in points) > 0
+
+
 def run_demo(home: Path, *options: str) -> tuple[str, str]:
     """The demo, until Ctrl-C once every step is done: what it printed, and what the page said of the kill."""
     command = [sys.executable, "-m", "examples.demo", "--seconds", "0", "--port", "0", "--home", str(home), *options]
@@ -95,6 +117,7 @@ def run_demo(home: Path, *options: str) -> tuple[str, str]:
                 page = browser.new_page(viewport=PICTURE, reduced_motion="reduce")
                 errors = watch(page)
                 back = walk_through(page, found[1])
+                look_around(page, found[1])
             shown.send_signal(signal.SIGINT)
             said += shown.communicate(timeout=SECONDS_MAX)[0]
         finally:

@@ -1,4 +1,4 @@
-"""Chromium for the tests of the console: how a page looks, what axe finds on it, and a picture of it in build/screenshots."""
+"""Chromium for the tests of the console: pages that keep what went wrong in them, what axe finds, and pictures in build/screenshots."""
 
 import os
 import shutil
@@ -15,6 +15,7 @@ __all__ = [
     "LOOKS",
     "MS_MAX",
     "REPOSITORY",
+    "SCREENSHOTS",
     "WatchedPage",
     "axe_findings",
     "is_wider_than_the_window",
@@ -27,9 +28,10 @@ __all__ = [
 REPOSITORY = Path(__file__).parent.parent.parent
 SCREENSHOTS = REPOSITORY / "build" / "screenshots"
 AXE = REPOSITORY / "console/node_modules/axe-core/axe.min.js"
-MS_MAX = 60_000
 # Only what is wrong is worked out in full.
 AXE_RUN = "axe.run(document, {resultTypes: ['violations'], preload: false})"
+# Nothing takes this long unless it hangs, however busy the machine is.
+MS_MAX = 60_000
 expect.set_options(timeout=MS_MAX)
 
 
@@ -45,9 +47,7 @@ LOOKS = {"light": Look(1440, "light"), "dark": Look(1440, "dark"), "360": Look(3
 
 @contextmanager
 def open_browser(*options: str) -> Iterator[Browser]:
-    """Chromium, until the end of the `with`; one at a time in a process."""
-    if not AXE.exists():
-        cannot_run("console/node_modules", "`make setup` installs them")
+    """Debian's Chromium, without a window; one at a time in a process."""
     safe = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
         opened = playwright.chromium.launch(
@@ -66,26 +66,6 @@ def watch(page: Page) -> list[str]:
     page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: errors.append(str(error)))
     return errors
-
-
-def axe_findings(page: Page) -> list[str]:
-    """What axe finds on the page as it is."""
-    # By the debugger, so that the page's own policy stays as strict as it is.
-    page.context.new_cdp_session(page).send("Runtime.evaluate", {"expression": AXE.read_text()})
-    return [
-        f"{found['id']}: {node['target']}" for found in page.evaluate(AXE_RUN)["violations"] for node in found["nodes"]
-    ]
-
-
-def is_wider_than_the_window(page: Page) -> bool:
-    return bool(page.evaluate("document.documentElement.scrollWidth > innerWidth"))
-
-
-def keep_picture(page: Page, name: str) -> None:
-    """A picture of the whole page, in build/screenshots."""
-    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    page.evaluate("document.fonts.ready")
-    page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
 
 
 class WatchedPage:
@@ -122,3 +102,25 @@ def watched_page(context: BrowserContext) -> Iterator[WatchedPage]:
         yield WatchedPage(page)
     finally:
         page.close()
+
+
+def axe_findings(page: Page) -> list[str]:
+    """What axe finds on the page as it is."""
+    if not AXE.exists():
+        cannot_run("console/node_modules", "`make setup` installs them")
+    # By the debugger, so that the page's own policy stays as strict as it is.
+    page.context.new_cdp_session(page).send("Runtime.evaluate", {"expression": AXE.read_text()})
+    return [
+        f"{found['id']}: {node['target']}" for found in page.evaluate(AXE_RUN)["violations"] for node in found["nodes"]
+    ]
+
+
+def is_wider_than_the_window(page: Page) -> bool:
+    return bool(page.evaluate("document.documentElement.scrollWidth > innerWidth"))
+
+
+def keep_picture(page: Page, name: str) -> None:
+    """A picture of the whole page, in build/screenshots."""
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    page.evaluate("document.fonts.ready")
+    page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)

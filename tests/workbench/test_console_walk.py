@@ -8,6 +8,7 @@ import mainstem
 from mainstem.errors import Invalid
 from mainstem.workbench.console.guided_walk import GuidedWalk, read_walk
 from mainstem.workbench.console.sql_answer import SqlAnswers
+from mainstem.workbench.console.watched_home import WatchedHome
 from tests.workbench.console_process import running_console
 
 ROWS = {"title": "Rows", "text": "Look.", "link": "#/topics/orders"}
@@ -27,7 +28,7 @@ def written(tmp_path):
 def test_a_step_is_done_by_what_happened_and_stays_so(clock, tmp_path, written):
     walk = read_walk(written({**ROWS, "sql": COUNTED}, {**ROWS, "title": "Back", "address": "at"}))
     with mainstem.open(tmp_path / "home", upkeep="manual") as stem:
-        guided = GuidedWalk(walk, SqlAnswers(stem), clock)
+        guided = GuidedWalk(walk, SqlAnswers(WatchedHome(stem)), clock)
 
         def states() -> list[tuple[bool, str]]:
             clock.advance("1 second")

@@ -1,7 +1,7 @@
 """The picture of a flow: rows by event time and processing time, the watermark, and each pane, of a span of time.
 
-It reads only the span that it draws. A row is late if its event time is below the watermark that the log recorded with it
-(on Kafka, which records none, the one that the flow last reported before); too late if the flow put it into `<flow>.late`.
+It reads only the span that it draws. A row is late if its event time is below the watermark that the log recorded with it, or, on a
+log that does not, that the flow's reports have; too late if the flow put it into `<flow>.late`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from mainstem.log.topic import Topic
 from mainstem.log.watermark import NO_TIME, times_of
 from mainstem.workbench.cli.flow_facts import FlowFacts, flow_facts
 from mainstem.workbench.cli.flow_plot import PLAIN, find_rises, watermark_delay
+from mainstem.workbench.console.batch_watermarks import BatchWatermarks
 from mainstem.workbench.console.json_body import time_text
 from mainstem.workbench.console.row_cells import json_rows
 
@@ -70,13 +71,13 @@ def flow_picture(stem: Mainstem, flow: str, begin: datetime | None, end: datetim
     names = [name for name in dict.fromkeys(part.source for part in facts.sources) if name in stem.topics()]
     topics = [topic for topic in map(stem.topic, names) if topic.settings.event_time is not None]
     too_late = _too_late(stem, flow, span)
-    reported = None if Promise.WATERMARKS in stem.log.promises else _reported_watermarks(stem, flow, span)
     rows: list[dict[str, Any]] = []
     lines: list[np.ndarray[Any, Any]] = []
     sampled = 0
+    reported = None if Promise.WATERMARKS in stem.log.promises else BatchWatermarks(stem, flow, span.begin)
     for topic in topics:
         delay = watermark_delay(facts, topic.name)
-        found, line, left_out = _records(topic, delay, span, too_late, len(topics), reported)
+        found, line, left_out = _records(topic, reported or delay, span, too_late, len(topics))
         rows += found
         lines.append(line)
         sampled += left_out
@@ -99,14 +100,12 @@ def flow_picture(stem: Mainstem, flow: str, begin: datetime | None, end: datetim
 
 
 def _records(
-    topic: Topic,
-    delay: int,
-    span: _Span,
-    too_late: set[tuple[int, int, int]],
-    shares: int,
-    reported: np.ndarray[Any, Any] | None,
+    topic: Topic, marks: int | BatchWatermarks, span: _Span, too_late: set[tuple[int, int, int]], shares: int
 ) -> tuple[list[dict[str, Any]], np.ndarray[Any, Any], int]:
-    """Some records of the span, all late ones among them; the watermark with each; and how many were left out."""
+    """Some records of the span, all late ones among them; the watermark with each; and how many were left out.
+
+    `marks`: the delay of the watermark that the log records, or the watermarks of the flow's reports.
+    """
     backend, name = topic.backend, str(topic.settings.event_time)
     numbers = range(topic.settings.partitions)
     stops = {number: backend.at_time(number, span.end + 1) for number in numbers}
@@ -119,15 +118,22 @@ def _records(
     rows: list[dict[str, Any]] = []
     lines: list[np.ndarray[Any, Any]] = [np.empty((0, 2), np.int64)]
     seen = late_rows = 0
-    recorded = f"{delay} microseconds" if reported is None else None
-    for batch in topic.batches(start=starts, stop=stops, columns=[name], watermark=recorded):
+    reported = marks if isinstance(marks, BatchWatermarks) else None
+    if reported is not None:
+        lines.append(np.asarray(reported.line, np.int64).reshape(-1, 2))
+    watermark = None if reported is not None else f"{marks} microseconds"
+    for batch in topic.batches(start=starts, stop=stops, columns=[name], watermark=watermark):
         record = batch.column("record")
         appended, offsets = times_of(record.field("appended_at")), np.asarray(record.field("offset"))
         events = times_of(batch.column(name).cast(pa.timestamp("us", "UTC")))
-        watermarks = times_of(record.field("watermark")) if reported is None else _last_reports(reported, appended)
         partitions = np.asarray(record.field("partition"))
+        if reported is None:
+            watermarks = times_of(record.field("watermark"))
+        else:
+            watermarks = reported.of(topic.name, int(partitions[0]), offsets) if batch.num_rows else offsets
         timed = watermarks != NO_TIME
-        lines.append(find_rises(np.stack([watermarks[timed], appended[timed]], axis=1)))
+        if reported is None:
+            lines.append(find_rises(np.stack([watermarks[timed], appended[timed]], axis=1)))
         late = (events != NO_TIME) & timed & (events < watermarks)
         # A row without an event time has no place in the picture.
         seen += int(np.count_nonzero(events != NO_TIME))
@@ -150,24 +156,6 @@ def _records(
                 }
             )
     return rows, np.concatenate(lines), seen - len(rows)
-
-
-def _reported_watermarks(stem: Mainstem, flow: str, span: _Span) -> np.ndarray[Any, Any]:
-    """When the flow reported a watermark, and which: sorted by time."""
-    found = [
-        (as_us(row["at"]), as_us(row["watermark"]))
-        for row in _reports(stem, flow, span)
-        if row["watermark"] is not None
-    ]
-    return np.array(sorted(found), np.int64).reshape(-1, 2)
-
-
-def _last_reports(reported: np.ndarray[Any, Any], times: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The watermark that was last reported before each time."""
-    if not len(reported):
-        return np.full(len(times), NO_TIME)
-    places = np.searchsorted(reported[:, 0], times, side="right") - 1
-    return np.where(places < 0, NO_TIME, np.maximum.accumulate(reported[:, 1])[np.maximum(places, 0)])
 
 
 def _too_late(stem: Mainstem, flow: str, span: _Span) -> set[tuple[int, int, int]]:
@@ -255,7 +243,7 @@ def _breaks(stem: Mainstem, flow: str, span: _Span, now: int) -> list[dict[str, 
     """The times when no run of the flow was there."""
     found = []
     ended: tuple[int, str] | None = None
-    last_batches = [as_us(row["at"]) for row in _reports(stem, flow, span)]
+    last_batches = _batch_times(stem, flow, span)
     for row in read_activity(stem.log, span.begin, [flow]):
         if row["subject"] != "flow":
             continue
@@ -278,9 +266,8 @@ def _breaks(stem: Mainstem, flow: str, span: _Span, now: int) -> list[dict[str, 
     ]
 
 
-def _reports(stem: Mainstem, flow: str, span: _Span) -> list[dict[str, Any]]:
-    """The reports of a flow from the begin of the span on."""
+def _batch_times(stem: Mainstem, flow: str, span: _Span) -> list[int]:
     if PROGRESS_TOPIC not in stem.topics():
         return []
-    rows = stem.topic(PROGRESS_TOPIC).to_arrow(start=as_datetime(span.begin), columns=["flow", "at", "watermark"])
-    return [row for row in rows.to_pylist() if row["flow"] == flow and row["at"] is not None]
+    rows = stem.topic(PROGRESS_TOPIC).to_arrow(start=as_datetime(span.begin), columns=["flow", "at"])
+    return [as_us(row["at"]) for row in rows.to_pylist() if row["flow"] == flow and row["at"] is not None]
