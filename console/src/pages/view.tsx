@@ -8,6 +8,7 @@ import { useTick } from "../live";
 import { ProblemPanel } from "../problem_panel";
 import { FactTable, RowTable } from "../table";
 import { Name, textOf } from "../value";
+import { WhyLink, WhyPanel } from "./why";
 import { ago, count, counted, instant, size, span, type Whole } from "../words";
 
 interface ViewFacts {
@@ -38,6 +39,7 @@ export function ViewPage({ name, address, home, live }: { name: string; address:
   const path = `api/views/${encodeURIComponent(name)}`;
   const after = address.query.get("after");
   const key = address.query.get("key") ?? "";
+  const why = address.query.get("why");
   const node = home.nodes.find((candidate) => candidate.id === `view:${name}`);
   const facts = useAnswer<ViewFacts>(path, Math.floor(live / 5));
   const query = new URLSearchParams({ limit: String(PAGE) });
@@ -64,16 +66,17 @@ export function ViewPage({ name, address, home, live }: { name: string; address:
           changed {node?.applied_at ? ago(instant(node.applied_at), now) : "never"}. {view.history_seconds ? `Changes of ${span(view.history_seconds)} are kept.` : "It keeps no history."}
         </p>
       )}
-      <KeySearch shown={key} names={view?.key ?? []} />
+      {why ? <WhyPanel key={why} view={name} question={why} at={address.query.get("at")} tick={tick} now={now} /> : <KeySearch shown={key} names={view?.key ?? []} />}
       {problem && <ProblemPanel problem={problem} />}
-      {key && page.content && <FoundRows name={name} names={page.content.key} value={key} tick={tick} />}
-      {!key && page.content && (
+      {!why && key && page.content && <FoundRows name={name} names={page.content.key} value={key} tick={tick} />}
+      {!why && !key && page.content && (
         <div class="body">
           <RowTable
             label={`Rows of ${name}`}
             columns={page.content.columns}
             rows={page.content.rows}
             nameOf={(row) => keyOf(row, page.content?.key ?? [])}
+            lead={[{ title: "why", cell: (row) => <WhyLink view={name} row={row} columns={page.content?.key ?? []} /> }]}
             lit={lit}
             empty="There is no row yet."
           />

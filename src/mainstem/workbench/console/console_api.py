@@ -33,6 +33,7 @@ from mainstem.workbench.console.json_body import exact_json
 from mainstem.workbench.console.progress_history import POINTS_MAX, history_of
 from mainstem.workbench.console.topic_records import read_records
 from mainstem.workbench.console.view_rows import view_page
+from mainstem.workbench.console.view_why import view_why
 from mainstem.workbench.console.watched_home import WatchedHome
 
 __all__ = ["api_routes"]
@@ -56,6 +57,7 @@ def api_routes(home: WatchedHome) -> list[Route]:
         f"/api/topics/{NAME}": api.topic,
         "/api/views": api.views,
         "/api/views/{name}/rows": api.rows,
+        "/api/views/{name}/why": api.why,
         f"/api/views/{NAME}": api.view,
         "/api/queues": api.queues,
         "/api/queues/{topic}/{queue}": api.queue,
@@ -169,6 +171,11 @@ class _ReadApi:
         limit = number_in(request, "limit", PAGE_ROWS, PAGE_ROWS_MAX)
         with open_view(self._stem, request.path_params["name"]) as view:
             return view_page(view, request.query_params.get("after"), limit, time_in(request, "at"))
+
+    def why(self, request: Request) -> Any:
+        asked, limit = request.query_params, number_in(request, "limit", PAGE_ROWS, PAGE_ROWS_MAX)
+        with open_view(self._stem, request.path_params["name"]) as view:
+            return view_why(view, asked.get("key"), time_in(request, "at"), limit, asked.get("after") or None)
 
     # Queues
 
