@@ -58,7 +58,7 @@ def flows(stem: Mainstem) -> Iterator[Flow]:
 
 
 @pytest.fixture(scope="module")
-def home(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, datetime]]:
+def home(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, datetime]:
     """The home after two runs, and a moment between them."""
     path = tmp_path_factory.mktemp("why") / "home"
     with mainstem.open(path, upkeep="manual", spark=spark) as stem:
@@ -85,7 +85,7 @@ def home(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple
         payments.append([{"order_id": "o-9", "store": "Berlin", "sum": 1.0, "paid_at": at(60)}])
         rents.append([{"store": "Oslo", "rent": 1, "since": at(60)}])
         stem.run(flows, until="idle")
-    yield str(path), between
+    return str(path), between
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_a_corrected_window_has_its_late_rows_and_not_those_that_were_too_late(s
     found = shop.view("early").why(("Berlin", MINUTE))
     assert records(found) == ["o-1", "o-4", "o-6"]
     assert [it.row["total"] for it in found.shown if it.row is not None][-1] == 2080.0
-    assert [it.row["pane"]["timing"] for it in found.shown if it.row is not None][0] == "early"
+    assert next(it.row["pane"]["timing"] for it in found.shown if it.row is not None) == "early"
     assert all(it.batch is not None and it.at is not None for it in found.shown)
 
 
