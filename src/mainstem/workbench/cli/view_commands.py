@@ -40,6 +40,7 @@ from mainstem.workbench.cli.terminal_table import (
     show_note,
     show_table,
 )
+from mainstem.workbench.cli.view_changes_commands import difference, history
 from mainstem.workbench.cli.view_check_command import check
 
 if TYPE_CHECKING:
@@ -423,6 +424,8 @@ def versions(
         )  # fmt: skip
 
 
+app.command("history")(history)
+app.command("difference")(difference)
 app.command("rebuild")(rebuild)
 app.command("check")(check)
 
