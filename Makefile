@@ -3,10 +3,11 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 BIN := .venv/bin
-# One stamp for each set-up, written last, so an interrupted set-up is done again: for programs, for tests, for the site.
+# One stamp for each set-up, written last, so an interrupted set-up is done again: for programs, for tests, for the site, for Kafka.
 STAMP := .venv/.set_up
 TEST_STAMP := .venv/.set_up_tests
 DOCS_STAMP := .venv/.set_up_docs
+KAFKA_STAMP := .venv/.set_up_kafka
 # What builds the pages of the console: Node's packages, as the lock file names them.
 NODE_STAMP := console/node_modules/.set_up
 # Three for two cores: while one waits for a disk or a server, the others work. Others: `make test WORKERS=8`.
@@ -17,7 +18,7 @@ RATE ?= 2
 # Of the console; 0: any that is free.
 PORT ?= 8765
 
-.PHONY: help setup test test-fast test-long lint static console format demo tour docs bench bench-quick clean
+.PHONY: help setup test test-fast test-long lint static console format demo demo-kafka pictures tour docs bench bench-quick clean
 
 help: ## print the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -33,6 +34,11 @@ $(TEST_STAMP): $(STAMP) scripts/fetch_jars scripts/system_packages
 	@scripts/fetch_jars .venv
 	@scripts/system_packages
 	@touch $(TEST_STAMP)
+
+$(KAFKA_STAMP): $(STAMP) scripts/fetch_jars
+	@scripts/make_environment .venv kafka "the client of Kafka"
+	@scripts/fetch_jars .venv
+	@touch $(KAFKA_STAMP)
 
 $(NODE_STAMP): $(TEST_STAMP) console/package.json console/package-lock.json console/.npmrc
 	@echo "Installing what builds the pages of the console into console/node_modules"
@@ -72,6 +78,13 @@ format: $(TEST_STAMP) ## put the code into the house form
 
 demo: $(STAMP) ## a shop, live on one page, for two minutes
 	@$(BIN)/python -m examples.demo --seconds $(SECONDS) --rate $(RATE) --port $(PORT)
+
+demo-kafka: $(KAFKA_STAMP) ## the same with the log on Kafka and the flows on a Spark cluster, both started for it
+	@$(BIN)/python -m examples.demo --kafka --home data/demo_kafka --seconds $(SECONDS) --rate $(RATE) --port $(PORT)
+
+pictures: $(TEST_STAMP) $(NODE_STAMP) ## the pictures of docs/start.md anew, from a demo in Chromium
+	$(BIN)/pytest -q tests/programs/test_demo.py -k next_works
+	@mkdir -p docs/pictures && cp build/screenshots/demo-{overview,flow,killed}.webp docs/pictures
 
 tour: $(STAMP) ## one short program per idea, each checked against a recomputation
 	@$(BIN)/python -m examples.tour

@@ -14,10 +14,10 @@ SECONDS_MAX = 60
 
 
 @contextmanager
-def running(*command: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Python with these arguments, there for as long as `with` lasts; what it says goes to the file BENCHMARK_LOG."""
+def running(*command: str, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Python with these arguments and environment variables, there for as long as `with` lasts; what it says goes to the file BENCHMARK_LOG."""
     with open(os.environ.get("BENCHMARK_LOG", os.devnull), "ab") as log:
-        process = subprocess.Popen([sys.executable, *command], stdout=log, stderr=log)
+        process = subprocess.Popen([sys.executable, *command], stdout=log, stderr=log, env={**os.environ, **variables})
         try:
             yield process
         finally:

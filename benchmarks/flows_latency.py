@@ -30,7 +30,7 @@ from mainstem.spark.spark_session import SETTINGS, class_archive, session_settin
 from mainstem.stem import Mainstem
 
 COLD_ROWS = 10_000
-ROWS_PER_SECOND = 1_000
+ROWS_PER_SECOND = 100
 # Java has compiled what it will by then; not counted.
 WARM_UP_BATCHES = 60
 WARM_UP_SECONDS = 30.0
@@ -48,22 +48,29 @@ ANY_KEY = {"window": {"start": BEGIN, "end": BEGIN + timedelta(seconds=10)}, "au
 
 
 def latency(run: FlowsRun) -> list[Figure]:
-    """Append to visible in a view at a thousand rows a second, against an empty micro-batch of plain Spark."""
+    """Append to visible in a view at a hundred rows a second, against an empty micro-batch of plain Spark.
+
+    Plain Spark's batches follow one another at once. Ours do so with `every="0 seconds"`; a flow that says nothing waits as long
+    as its last batch took, for which its batches are fewer.
+    """
     say("latency: empty micro-batches of plain Spark")
     plain = empty_batches(run)
-    say("latency: append to visible")
-    ours = _append_to_visible(run)
+    return [_latency(run, plain, every) for every in ("0 seconds", None)]
+
+
+def _latency(run: FlowsRun, plain: list[float], every: str | None) -> Figure:
+    said = "unless told" if every is None else f"every {every}"
+    say(f"latency: append to visible, {said}")
+    ours = _append_to_visible(run, every)
     batch, seen = median(plain), median(ours)
-    return [
-        Figure(
-            "append to visible at 1,000 rows/s, p50: times an empty micro-batch of plain Spark",
-            seen / batch,
-            at_most=1.2,
-            detail=f"{shown_seconds(seen)} against {shown_seconds(batch)}; p95 {shown_seconds(_p95(ours))} against "
-            f"{shown_seconds(_p95(plain))}",
-            facts={"subject_seconds": seen, "baseline_seconds": batch, "samples": len(ours), "batches": len(plain)},
-        )
-    ]
+    return Figure(
+        f"append to visible at {ROWS_PER_SECOND} rows/s, {said}, p50: times an empty micro-batch of plain Spark",
+        seen / batch,
+        at_most=1.2 if every else None,
+        detail=f"{shown_seconds(seen)} against {shown_seconds(batch)}; p95 {shown_seconds(_p95(ours))} against "
+        f"{shown_seconds(_p95(plain))}",
+        facts={"subject_seconds": seen, "baseline_seconds": batch, "samples": len(ours), "batches": len(plain)},
+    )
 
 
 def cold(run: FlowsRun) -> list[Figure]:
@@ -174,12 +181,13 @@ def empty_batches(run: FlowsRun) -> list[float]:
         return [taken / 1e3 for taken in json.loads(ended.stdout.splitlines()[-1])[WARM_UP_BATCHES:]]
 
 
-def _append_to_visible(run: FlowsRun) -> list[float]:
+def _append_to_visible(run: FlowsRun, every: str | None) -> list[float]:
+    told = {} if every is None else {"BENCHMARK_EVERY": every}
     home = tempfile.mkdtemp(dir=run.folder)
     try:
         with mainstem.open(home, upkeep="manual") as stem:
             stem.create_topic("live_bids", schema=SCHEMAS["bids"], key=KEYS["bids"], event_time="at", partitions=2)
-            with running(*_mainstem_run(home)) as process, LiveAppender(stem, ROWS_PER_SECOND) as appender:
+            with running(*_mainstem_run(home), **told) as process, LiveAppender(stem, ROWS_PER_SECOND) as appender:
                 _seconds_until(lambda: _view_has_rows(stem), process, time.perf_counter())
                 warm_at = time.perf_counter() + WARM_UP_SECONDS
                 chance = random.Random(0)

@@ -1,13 +1,16 @@
-"""Two minutes in a shop: events go into the log, the six flows of `examples/demo_shop.py` process them, and one run is killed.
+"""Two minutes in a shop: events go into the log, the six flows of `examples/demo_shop.py` process them, and the run is killed.
 
-    python -m examples.demo [--seconds 120] [--rate 2] [--home data/demo_shop] [--port 8765]
+    python -m examples.demo [--seconds 120] [--rate 2] [--home data/demo_shop] [--port 8765] [--kafka]
 
-The console shows it live; its address is printed at once. The time is counted from the first result; with 0 seconds it goes
-on until Ctrl-C. At half time the run is killed in the middle of its work, and started again. In the end DuckDB computes every
-result anew, from the log alone. The home is kept for the command line; the next demo replaces it.
+The console shows it live, with the six steps of `examples/demo_walk.py`; its address is printed at once. The time is counted from
+the first result; with 0 seconds it goes on until Ctrl-C. "Kill it" on the page kills the run in the middle of its work; if nobody
+presses it, the demo does at half time. The run is started again. In the end DuckDB computes every result anew, from the log alone.
+The home is kept for the command line; the next demo replaces it. With `--kafka` the log is on a Kafka broker, and the flows run on
+a Spark cluster, both of this machine and for this demo alone.
 """
 
 import argparse
+import json
 import os
 import shutil
 import signal
@@ -15,20 +18,33 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 import webbrowser
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import mainstem
+from examples.demo_cluster import END_WITH_PARENT, start_kafka, start_spark
 from examples.demo_events import DemoEvents
 from examples.demo_shop import TOPICS, make_topics
+from examples.demo_walk import WALK
 from mainstem import Backoff, Mainstem
+from mainstem.workbench.access_tokens import AccessTokens
 
+MAINSTEM = [sys.executable, "-c", END_WITH_PARENT, sys.executable, "-m", "mainstem.workbench.cli.main"]
 PROGRAM = Path(__file__).with_name("demo_shop.py")
 MARK = "made_by_the_demo"
+DAY_US = 86_400_000_000
+REJECTED = 'SELECT count(*) AS messages FROM "mails.sending.rejected"'
 # How long the flows may take to catch up in the end.
 SECONDS_TO_CATCH_UP = 180.0
+# Mira's phone went off before the demo began. She uploads so long after the first result, and is away for so long at least; at
+# most for a little less than the flows that join wait. If nobody could see it yet, her phone goes off again.
+SECONDS_TO_UPLOAD = 5
+OFFLINE_BEFORE = timedelta(seconds=150)
+OFFLINE_MIN = timedelta(seconds=90)
+OFFLINE_MAX = timedelta(seconds=230)
 
 # Each result as it is, and as DuckDB finds it in the log.
 MADE = {
@@ -62,7 +78,9 @@ class Shop:
     def __init__(self, stem: Mainstem, rate: int) -> None:
         self.stem, self.rate = stem, rate
         self.now = datetime.now(UTC)
-        self.events = DemoEvents(self.now - timedelta(minutes=10), online=self.now + timedelta(seconds=60))
+        self.events = DemoEvents(self.now - timedelta(minutes=10), offline=self.now - OFFLINE_BEFORE)
+        # Whether there are results that late orders correct.
+        self.watched = False
         self.rows = 0
         self.closed, self.sent = threading.Event(), threading.Event()
         self.threads = [threading.Thread(target=work, daemon=True) for work in (self._sell, self._send)]
@@ -80,6 +98,8 @@ class Shop:
         """No more orders; the producer declares that nothing earlier follows, so that every window is complete."""
         self.closed.set()
         self.threads[0].join()
+        self.events.online = self.now
+        self._append(self.events.second(self.now, 0))
         teller = self.stem.producer("shop")
         for topic in TOPICS:
             teller.declare_watermark(self.stem.topic(topic), self.now + timedelta(minutes=15))
@@ -94,7 +114,12 @@ class Shop:
     def _sell(self) -> None:
         while not self.closed.wait(max(0.0, (self.now + timedelta(seconds=1) - datetime.now(UTC)).total_seconds())):
             self.now += timedelta(seconds=1)
+            away = self.now - self.events.offline
+            if self.events.online is None and away >= (OFFLINE_MIN if self.watched else OFFLINE_MAX):
+                self.events.online = self.now
             self._append(self.events.second(self.now, self.rate))
+            if self.events.online is not None and not self.watched:
+                self.events.offline, self.events.online = self.now + timedelta(seconds=1), None
 
     def _send(self) -> None:
         queue = self.stem.topic("mails").queue("sending", deliveries_max=3, retry=Backoff("1 second"))
@@ -107,11 +132,12 @@ class Shop:
 
 
 class Run:
-    """The process that runs the flows: started, killed, started again. Ctrl-C is for the demo alone."""
+    """The process that runs the flows. Killed, it is started again. Ctrl-C is for the demo alone."""
 
     def __init__(self, home: str) -> None:
-        self.command = [sys.executable, "-m", "mainstem.workbench.cli.main", "--home", home, "run", str(PROGRAM)]
+        self.command = [*MAINSTEM, "--home", home, "run", str(PROGRAM)]
         self.said = Path(home, "run.txt")
+        self.killed_at: datetime | None = None
         self.start()
 
     def start(self) -> None:
@@ -120,20 +146,59 @@ class Run:
                 self.command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
             )
 
-    def check(self) -> None:
-        if self.process.poll() is not None:
+    def look(self) -> None:
+        """Start it again if it was killed; if it ended by itself there is nothing to show."""
+        if self.process.poll() == -signal.SIGKILL:
+            self.killed_at = datetime.now(UTC)
+            self.start()
+        elif self.process.returncode is not None:
             sys.exit(f"the run ended with status {self.process.returncode}:\n{self.said.read_text()[-2000:]}")
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
 
     def stop(self) -> None:
         self.process.send_signal(signal.SIGINT)
         try:
             self.process.wait(60)
         except subprocess.TimeoutExpired:
-            self.kill()
+            self.process.kill()
+            self.process.wait()
+
+
+class Console:
+    """The process that serves the page. Its address lets in whoever opens it, to look and to kill."""
+
+    def __init__(self, home: str, port: int) -> None:
+        walk = Path(home, "walk.json")
+        walk.write_text(json.dumps(WALK))
+        options = ["--port", str(port), "--actions", "kill", "--walk", str(walk)]
+        self.process = subprocess.Popen(
+            [*MAINSTEM, "--home", home, "console", *options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            text=True, start_new_session=True,
+        )  # fmt: skip
+        self.token = AccessTokens(home).create("act", lasts_us=DAY_US)
+        said = (self.process.stdout.readline() if self.process.stdout else "").split()
+        if not said:
+            sys.exit("the console did not start; with another port: make demo PORT=0")
+        self.url = said[-1]
+        self.address = f"{self.url}#/?token={self.token}"
+
+    def open(self, home: str) -> None:
+        """In the browser, by a file of this user: what a command line says, others can read."""
+        page = Path(home, "console", "open.html")
+        page.touch(mode=0o600)
+        page.write_text(f'<meta http-equiv="refresh" content="0; url={self.address}">')
+        webbrowser.open(page.resolve().as_uri())
+
+    def kill(self, flow: str) -> None:
+        """What the button does."""
+        body = json.dumps({"flow": flow, "confirm": True}).encode()
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+        # If it cannot be: somebody pressed the button a moment ago.
+        with suppress(OSError):
+            urllib.request.urlopen(urllib.request.Request(f"{self.url}api/actions/kill", body, headers)).close()
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait()
 
 
 class Story:
@@ -149,27 +214,24 @@ class Story:
             self.told.add(what)
             print(f"{time.monotonic() - self.begun:5.0f} s  {text}", flush=True)
 
-    def batches(self) -> int:
-        """The batches of the revenue so far."""
-        if "mainstem.progress" not in self.stem.topics():
-            return 0
-        asked = "SELECT count(*) AS batches FROM \"mainstem.progress\" WHERE flow = 'revenue' AND rows_out > 0"
-        return self.stem.query(asked).column("batches")[0].as_py()
+    def changed_at(self) -> datetime | None:
+        """When the revenue changed last."""
+        view = self.stem.view("revenue")
+        return view.describe().live.applied_at if view.exists else None
 
     def look(self) -> None:
         """Late rows and corrections."""
-        view = self.stem.view("revenue")
-        if not view.exists:
-            return
-        corrected = (
-            "SELECT \"window\".start AS since, revenue FROM revenue WHERE pane.timing = 'late' ORDER BY since LIMIT 1"
-        )
-        for row in view.query(corrected).to_pylist():
-            self.tell(
-                "corrected",
-                f"Mira is online again: her orders came late. The minute {row['since']:%H:%M} was complete, and was corrected.",
+        if "corrected" not in self.told and self.stem.view("revenue").exists:
+            corrected = (
+                "SELECT \"window\".start AS since, store FROM revenue WHERE pane.timing = 'late' ORDER BY since LIMIT 1"
             )
-        if "mails.sending.rejected" in self.stem.topics():
+            for row in self.stem.view("revenue").query(corrected).to_pylist():
+                self.tell(
+                    "corrected",
+                    f"Mira is online again: her orders came late. The minute {row['since']:%H:%M} of {row['store']} was "
+                    "complete, and was corrected.",
+                )
+        if "rejected" not in self.told and any(self.stem.query(REJECTED).column("messages").to_pylist()):
             self.tell(
                 "rejected", 'a mail could not be delivered three times: it is in the topic "mails.sending.rejected"'
             )
@@ -177,61 +239,70 @@ class Story:
 
 def run(given: argparse.Namespace) -> int:
     home = fresh(given.home)
-    with mainstem.open(home) as stem:
+    with ExitStack() as ending:
+        if given.kafka:
+            start_kafka(home, ending)
+            start_spark(ending)
+        stem = ending.enter_context(mainstem.open(home))
         Path(home, MARK).touch()
         make_topics(stem)
-        console = start_console(home, given.port)
+        console = Console(home, given.port)
+        ending.callback(console.stop)
+        print(f"Look at {console.address}", flush=True)
+        if sys.stdout.isatty() and any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY"))):
+            console.open(home)
         shop = Shop(stem, given.rate)
         shop.open()
         print(f'A shop with ten minutes behind it, {shop.rows:,} rows, in "{home}". Spark starts ...', flush=True)
         story, flows = Story(stem, shop), Run(home)
         try:
             with suppress(KeyboardInterrupt):
-                live(story, flows, given.seconds)
+                live(story, flows, console, given.seconds)
             print("The shop closes; the flows read what is in the log.", flush=True)
             shop.close()
-            return compare(story, flows, home)
+            return compare(story, flows, "" if given.kafka else home)
         finally:
             shop.closed.set()
             shop.sent.set()
             flows.stop()
-            if console is not None:
-                console.terminate()
-                console.wait()
 
 
-def live(story: Story, flows: Run, seconds: float) -> None:
-    """Until the time is over: the first result, a kill at half time, the first result after it."""
-
-    def until(reached) -> None:
-        while not reached():
-            flows.check()
-            story.look()
-            time.sleep(0.2)
-
-    until(lambda: story.batches() > 0)
-    story.tell("first", "the first results: the revenue of every minute so far")
+def live(story: Story, flows: Run, console: Console, seconds: float) -> None:
+    """Until the time is over, and the run is back: the first result, late orders, a kill."""
     first = time.monotonic()
-    until(lambda: seconds and time.monotonic() - first >= seconds / 2)
-    before = story.batches()
-    flows.kill()
-    killed = time.monotonic()
-    story.tell("killed", "the run is killed with SIGKILL, in the middle of its work, and started again")
-    flows.start()
-    until(lambda: story.batches() > before)
-    story.tell("back", f"it is back, {time.monotonic() - killed:.0f} s after it was killed, and goes on where it was")
-    until(lambda: time.monotonic() - first >= seconds)
+    asked = False
+    while True:
+        changed_at = story.changed_at()
+        passed = time.monotonic() - first
+        if changed_at is None:
+            first = time.monotonic()
+        else:
+            story.tell("first", "the first results: the revenue of every minute so far")
+            story.shop.watched = passed >= SECONDS_TO_UPLOAD
+            if seconds and passed >= seconds / 2 and not asked and flows.killed_at is None:
+                console.kill("revenue")
+                asked = True
+        flows.look()
+        if changed_at is not None and flows.killed_at is not None:
+            story.tell("killed", "the run is killed with SIGKILL, in the middle of its work, and started again")
+            if changed_at > flows.killed_at:
+                after = (changed_at - flows.killed_at).total_seconds()
+                story.tell("back", f"it is back, {after:.0f} s after it was killed, and goes on where it was")
+        if seconds and passed >= seconds and "back" in story.told:
+            return
+        story.look()
+        time.sleep(0.5)
 
 
 def compare(story: Story, flows: Run, home: str) -> int:
-    """Whether each result is what DuckDB finds in the log, as soon as the flows have read it."""
+    """Whether each result is what DuckDB finds in the log, as soon as the flows have read it. `home`, if it outlives the demo."""
     deadline = time.monotonic() + SECONDS_TO_CATCH_UP
     while different := [name for name in MADE if difference(story.stem, name)]:
         if time.monotonic() > deadline:
             break
-        flows.check()
+        flows.look()
         story.look()
-        time.sleep(0.5)
+        time.sleep(1)
     print(f"\n{story.shop.rows:,} rows were appended. The results, beside what DuckDB finds in the log alone:")
     for name in MADE:
         print(f"  {name:<16} {len(made(story.stem, name)):>7,} rows  {'DIFFERENT' if name in different else 'equal'}")
@@ -240,6 +311,7 @@ def compare(story: Story, flows: Run, home: str) -> int:
     if not different:
         through = [text for what, text in (("back", "a kill"), ("corrected", "late rows")) if what in story.told]
         print(f"Every row was counted once{', through ' if through else ''}{' and '.join(through)}.")
+    if home and not different:
         print(f"\nTry next:\n\n  export MAINSTEM_HOME={home}")
         command = "mainstem" if shutil.which("mainstem") else os.path.relpath(Path(sys.executable).parent / "mainstem")
         for line in ("view read revenue --limit 8", "view read best_articles", "flow describe delivered", "queue list"):
@@ -260,23 +332,6 @@ def difference(stem: Mainstem, name: str) -> list[tuple]:
     return [] if found == expected else sorted({*found} ^ {*expected}) or [("rows are there more than once",)]
 
 
-def start_console(home: str, port: int) -> subprocess.Popen | None:
-    """Serve the pages, and open them where somebody looks."""
-    if port < 0:
-        return None
-    command = [sys.executable, "-m", "mainstem.workbench.cli.main", "--home", home, "console", "--port", str(port)]
-    console = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
-    address = (console.stdout.readline() if console.stdout else "").split()[-1:]
-    if not address:
-        sys.exit("the console did not start; with another port: make demo PORT=0")
-    print(f"Look at {address[0]}", flush=True)
-    if sys.stdout.isatty() and any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY"))):
-        webbrowser.open(address[0])
-    return console
-
-
 def fresh(home: str) -> str:
     """An empty home; one that an earlier demo made is removed."""
     path = Path(home)
@@ -291,7 +346,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=120.0, help="from the first result; 0 goes on until Ctrl-C")
     parser.add_argument("--rate", type=int, default=2, help="orders a second")
     parser.add_argument("--home", default="data/demo_shop")
-    parser.add_argument("--port", type=int, default=8765, help="of the console; 0: any free one, -1: no console")
+    parser.add_argument("--port", type=int, default=8765, help="of the console; 0: any free one")
+    parser.add_argument("--kafka", action="store_true", help="the log on a Kafka broker, the flows on a Spark cluster")
     try:
         return run(parser.parse_args())
     except mainstem.MainstemError as error:

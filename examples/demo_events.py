@@ -1,7 +1,7 @@
 """The events of the shop in `examples/demo_shop.py`, generated from a seed.
 
-Customers click, order and pay, and some of them move. Couriers deliver, and sell at the door; one of them is offline for
-three minutes and uploads everything afterwards. One mail has an address that nobody can write to.
+Customers click, order and pay, and some of them move. Couriers deliver; Mira also sells at the door, and is offline for some
+minutes: then she uploads everything. One mail has an address that nobody can write to.
 """
 
 import random
@@ -13,21 +13,21 @@ STORES = ["Berlin", "Lisbon", "Vienna"]
 CITIES = ["Graz", "Jena", "Lyon", "Porto"]
 PAGES = ["home", "search", "article", "basket"]
 CUSTOMERS = 40
-# Mira's phone has no network from minute to minute of every quarter of an hour of the shop.
-OFFLINE = timedelta(minutes=3)
 
 Rows = dict[str, list[dict]]
 
 
 class DemoEvents:
-    """The events of a shop, second by second from `begin`. Mira is offline for three minutes before `online`."""
+    """The events of a shop, second by second from `begin`. Mira is offline from `offline` on, until `online` if that is set."""
 
-    def __init__(self, begin: datetime, online: datetime) -> None:
+    def __init__(self, begin: datetime, offline: datetime) -> None:
         self._chance = random.Random(7)
-        self._begin, self._online = begin, online
+        self._begin = begin
+        self.offline = offline
+        self.online: datetime | None = None
         self._number = 0
-        # What happens later because of earlier events: the moment, the topic, the row.
-        self._due: list[tuple[datetime, str, dict]] = []
+        # What happens later because of earlier events: the moment, the topic, the row, and whether Mira's phone sends it.
+        self._due: list[tuple[datetime, str, dict, bool]] = []
         self._kept: list[tuple[str, dict]] = []
 
     def customers(self) -> Rows:
@@ -42,13 +42,13 @@ class DemoEvents:
         if self._chance.random() < 0.05:
             rows["customers"].append(self._moved(self._chance.randrange(CUSTOMERS), now))
         due, self._due = [one for one in self._due if one[0] <= now], [one for one in self._due if one[0] > now]
-        for _, topic, row in sorted(due, key=lambda one: one[0]):
-            offline = self._online - OFFLINE <= now < self._online
-            if "Mira" in (row.get("courier"), row.get("store")) and offline:
+        offline = now >= self.offline and (self.online is None or now < self.online)
+        for _, topic, row, by_mira in sorted(due, key=lambda one: one[0]):
+            if by_mira and offline:
                 self._kept.append((topic, row))
             else:
                 rows[topic].append(row)
-        if now >= self._online and self._kept:
+        if not offline:
             for topic, row in self._kept:
                 rows[topic].append(row)
             self._kept = []
@@ -63,13 +63,13 @@ class DemoEvents:
         order_id, customer = f"o-{self._number}", f"c-{chance.randrange(CUSTOMERS)}"
         article = chance.choice(list(ARTICLES))
         amount = ARTICLES[article] * chance.randint(1, 5)
-        # One in five is sold at the door, by Mira.
-        store = chance.choice([*STORES, *STORES, "Mira"])
+        # One in seven is sold at the door, by Mira.
+        store, by_mira = chance.choice(STORES), chance.randrange(7) == 0
         order = {"order_id": order_id, "customer": customer, "store": store, "article": article, "amount": amount}
-        self._due.append((at, "orders", {**order, "placed_at": at}))
+        self._due.append((at, "orders", {**order, "placed_at": at}, by_mira))
         for number, page in enumerate(PAGES):
             clicked = at - timedelta(seconds=2 * (len(PAGES) - number))
-            self._due.append((at, "clicks", {"customer": customer, "page": page, "clicked_at": clicked}))
+            self._due.append((at, "clicks", {"customer": customer, "page": page, "clicked_at": clicked}, False))
         if chance.random() < 0.9:
             paid = at + timedelta(seconds=min(60, chance.expovariate(1 / 8)))
             # A mail that can never be sent.
@@ -80,8 +80,8 @@ class DemoEvents:
                 "mail": mail,
                 "paid_at": paid,
             }
-            self._due.append((paid, "payments", payment))
+            self._due.append((paid, "payments", payment, False))
             brought = paid + timedelta(seconds=chance.randint(20, 90))
-            courier = "Mira" if store == "Mira" else chance.choice(["Jon", "Lea"])
+            courier = "Mira" if by_mira else chance.choice(["Jon", "Lea"])
             delivery = {"order_id": order_id, "courier": courier, "delivered_at": brought}
-            self._due.append((brought, "deliveries", delivery))
+            self._due.append((brought, "deliveries", delivery, by_mira))

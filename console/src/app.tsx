@@ -2,7 +2,7 @@
 
 import { Component, type ComponentChildren, render } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import { LogIn } from "./action";
+import { LogIn, takeToken } from "./action";
 import { type Address, useAddress } from "./address";
 import type { HomeFacts } from "./api";
 import { Problem, problemFrom } from "./ask";
@@ -18,6 +18,7 @@ import { TopicPage } from "./pages/topic";
 import { ViewPage } from "./pages/view";
 import { ProblemPanel } from "./problem_panel";
 import { Shell } from "./shell";
+import { useWalk, type Walk, WalkLine } from "./walk";
 import { TimeSlider } from "./time_slider";
 import { instant } from "./words";
 
@@ -30,6 +31,7 @@ function App() {
   const past = useHomeThen(at);
   const home = at ? { facts: past.content, problem: past.problem ?? present.problem, trends: new Map<string, number[]>() } : present;
   const count = useCount(present.facts);
+  const walk = useWalk(address, count);
   // The past does not change.
   const live = at ? 0 : count;
   const { facts } = home;
@@ -46,7 +48,8 @@ function App() {
     <Shell page={page} home={present.facts?.home.name ?? ""} things={things} shown={facts?.home.at}>
       {at && present.facts && <ThenBanner at={at} now={instant(present.facts.home.at)} page={section} />}
       <Boundary key={`${address.path.join("/")} ${at}`}>
-        {facts ? <Page address={address} home={home} facts={facts} live={live} /> : home.problem ? home.problem.status === 401 ? <LogIn problem={home.problem} /> : <ProblemPanel whole problem={home.problem} /> : <p class="dim">The home is being read.</p>}
+        {facts && walk && section !== "" && <WalkLine walk={walk} />}
+        {facts ? <Page address={address} home={home} facts={facts} live={live} walk={walk} /> : home.problem ? home.problem.status === 401 ? <LogIn problem={home.problem} /> : <ProblemPanel whole problem={home.problem} /> : <p class="dim">The home is being read.</p>}
       </Boundary>
       {present.facts && <TimeSlider facts={present.facts} subject={subjectOf(address.path)} at={at ? instant(at) : null} live={count} />}
     </Shell>
@@ -65,9 +68,9 @@ function useCount(value: unknown): number {
   return counter.current.count;
 }
 
-function Page({ address, home, facts, live }: { address: Address; home: Home; facts: HomeFacts; live: number }): ComponentChildren {
+function Page({ address, home, facts, live, walk }: { address: Address; home: Home; facts: HomeFacts; live: number; walk: Walk | null }): ComponentChildren {
   const [section = "", name, more] = address.path;
-  if (section === "") return <Overview home={home} address={address} />;
+  if (section === "") return <Overview home={home} address={address} walk={walk} />;
   if (section === "query") return <QueryPage address={address} home={facts} />;
   const kind = { flows: "flow", topics: "topic", views: "view", queues: "queue" }[section] as Listed | undefined;
   if (kind && name === undefined) return <Listing kind={kind} facts={facts} />;
@@ -100,5 +103,6 @@ class Boundary extends Component<{ children: ComponentChildren }, { error: unkno
 
 const root = document.getElementById("app") as HTMLElement;
 root.replaceChildren();
+await takeToken();
 begin();
 render(<App />, root);

@@ -3,6 +3,7 @@
 // when it is closed the lock goes to another, which goes on from the last cursors.
 
 import { useEffect, useRef, useState } from "preact/hooks";
+import { ask, problemFrom } from "./ask";
 
 export type StreamState = "waiting" | "live" | "cut";
 
@@ -12,6 +13,8 @@ export interface Status {
   heard: number | null;
   /** What to add to this machine's clock to have the server's. */
   ahead: number;
+  /** Why the console cannot read the home: it answers, but its brokers do not. */
+  away: { what: string; hint: string } | null;
 }
 
 export interface Happening {
@@ -43,7 +46,7 @@ const statusListeners = new Set<(status: Status) => void>();
 const last = new Map<string, Happening>();
 const others = new Map<string, { subjects: string[]; at: number }>();
 
-let status: Status = { state: "waiting", heard: null, ahead: 0 };
+let status: Status = { state: "waiting", heard: null, ahead: 0, away: null };
 let cursors: Record<string, string> = {};
 let leading = false;
 let source: EventSource | null = null;
@@ -78,6 +81,8 @@ function connect(): void {
   const subjects = subjectsOfAll();
   const kept = Object.fromEntries(subjects.flatMap((subject) => (subject in cursors ? [[subject, cursors[subject] as string]] : [])));
   cursors = kept;
+  // If it still is away the new stream says so.
+  status.away = null;
   open = subjects.join("\n");
   source?.close();
   if (!subjects.length) return;
@@ -101,7 +106,12 @@ function watchSilence(): void {
 function alive(): void {
   again = AGAIN_SECONDS_MIN;
   watchSilence();
-  setStatus({ state: "live", heard: Date.now() + status.ahead });
+  setHeard();
+}
+
+function setHeard(): void {
+  if (status.away) setStatus({ state: "cut" });
+  else setStatus({ state: "live", heard: Date.now() + status.ahead });
 }
 
 /** The server's time is the one that counts: this machine's clock may be wrong. */
@@ -111,9 +121,10 @@ function setClock(home: { home?: { at?: string } } | undefined): void {
 }
 
 function received(kind: string, event: MessageEvent<string>): void {
-  const content = JSON.parse(event.data) as { subject: string; home?: { home?: { at?: string } } };
+  const content = JSON.parse(event.data) as { subject: string; home?: { home?: { at?: string } }; error?: { what: string; hint: string } };
   if (event.lastEventId) cursors = { ...cursors, ...(JSON.parse(event.lastEventId) as Record<string, string>) };
   setClock(content.home);
+  if (content.subject === "home") status.away = kind === "trouble" || kind === "gone" ? (content.error ?? null) : null;
   alive();
   const happening = { subject: content.subject, kind, content: content.home ?? content };
   hear(happening);
@@ -133,20 +144,24 @@ function lost(): void {
 /** A server that answers but streams nothing (a proxy between may refuse it) is asked instead; one that is silent is cut. */
 async function poll(): Promise<void> {
   try {
-    const answer = await fetch("api/home", { cache: "no-store" });
-    if (!answer.ok) throw new TypeError(`status ${answer.status}`);
-    const content = (await answer.json()) as { home?: { at?: string } };
+    const content = await ask<{ home?: { at?: string } }>("api/home");
     setClock(content);
     again = Math.min(again, 2);
-    setStatus({ state: "live", heard: Date.now() + status.ahead });
+    status.away = null;
+    setHeard();
     for (const subject of open.split("\n")) {
       const happening = { subject, kind: subject === "home" ? "home" : "asked", content };
       hear(happening);
       channel?.postMessage({ kind: "happened", happening } satisfies Message);
     }
     if (source) watchSilence();
-  } catch {
-    if (source) lost();
+  } catch (error) {
+    const problem = problemFrom(error);
+    if (problem.status === 503) {
+      status.away = { what: problem.what, hint: problem.hint };
+      setStatus({ state: "cut" });
+      if (source) watchSilence();
+    } else if (source) lost();
     else if (status.state !== "cut") setStatus({ state: "cut" });
   }
 }

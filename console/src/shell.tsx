@@ -5,7 +5,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { go, link } from "./address";
 import { serverNow, useStatus } from "./live";
 import { type Kind, KindIcon } from "./map/home_map";
-import { Name } from "./value";
+import { Name, Value } from "./value";
 import { clock } from "./words";
 
 export interface Found {
@@ -68,13 +68,22 @@ export function Shell({ page, home, things, shown, children }: { page: string; h
       <main class={`wrap${cut ? " stale" : ""}`} id="main" data-at={shown} tabIndex={-1}>
         {cut && (
           <p class="banner">
-            <b>Not reached since {status.heard === null ? "the page was opened" : `${clock(status.heard)} UTC`}.</b> The numbers below are of then. The console's process does not answer; start it
-            again with mainstem console, and the page goes on by itself.
+            <b>Not reached since {status.heard === null ? "the page was opened" : `${clock(status.heard)} UTC`}.</b> The numbers below are of then. {status.away ? <Away problem={status.away} /> : "The console's process does not answer; start it again with mainstem console, and the page goes on by itself."}
           </p>
         )}
         {children}
       </main>
       {searching && <Search things={things} onClose={() => setSearching(false)} />}
+    </>
+  );
+}
+
+/** The console answers, but what it reads does not. */
+function Away({ problem }: { problem: { what: string; hint: string } }) {
+  const what = `${problem.what.charAt(0).toUpperCase()}${problem.what.slice(1)}.`;
+  return (
+    <>
+      <Value value={what} short={300} /> <Value value={problem.hint} short={300} />
     </>
   );
 }

@@ -62,7 +62,7 @@ export function RowTable({ label, columns, rows, nameOf, lit, lead = [], empty }
 }
 
 /** A small table of facts, whose cells are given. */
-export function FactTable({ label, heads, rows, empty }: { label: string; heads: [string, "left" | "right"][]; rows: ComponentChildren[][]; empty: string }) {
+export function FactTable({ label, heads, rows, names, empty }: { label: string; heads: [string, "left" | "right"][]; rows: ComponentChildren[][]; names?: string[]; empty: string }) {
   return (
     <div class="panel scroll" tabIndex={0} role="region" aria-label={label}>
       <table class="list">
@@ -77,7 +77,7 @@ export function FactTable({ label, heads, rows, empty }: { label: string; heads:
         </thead>
         <tbody>
           {rows.map((cells, index) => (
-            <tr key={index}>
+            <tr key={names?.[index] ?? index}>
               {cells.map((cell, place) => (
                 <td class={heads[place]?.[1] === "right" ? "r" : undefined} key={place}>
                   {cell}

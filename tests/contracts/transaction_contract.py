@@ -260,6 +260,16 @@ class TransactionContract:
         done = numbers(payments.to_arrow())
         assert sorted(done) == list(range(40))
 
+    @promise(Promise.ATOMIC)
+    def test_what_a_dead_process_left_open_holds_back_no_read(
+        self, elsewhere: Callable[..., OtherProcess], spread: Topic, payments: Topic
+    ) -> None:
+        worker = elsewhere(_open_transaction)
+        worker.hear()
+        payments.append(ROWS)
+        worker.kill()
+        assert len(payments.to_arrow()) == len(ROWS)
+
     # Its producer
 
     @promise(Promise.ATOMIC, Promise.IDEMPOTENT)

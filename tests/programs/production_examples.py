@@ -15,8 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import mainstem
-from examples.shop import flows, make_topics
-from examples.shop_events import ShopEvents, append
+from tests.programs.production_shop import ShopEvents, append, flows, make_topics
 
 SHOP = "shop"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import mainstem
-from examples import demo, tour
+from examples import tour
 from tests.programs.production_examples import run as run_here
 
 REPOSITORY = Path(__file__).parent.parent.parent
@@ -21,8 +21,8 @@ EXAMPLES = REPOSITORY / "examples"
 STOPS = [stop for stops in tour.CHAPTERS.values() for stop in stops]
 SIGNS_OF_SPARK = ("pyspark", "Flow(", "run_on_spark", ".read()")
 ON_SPARK = [stop for stop in STOPS if any(sign in (EXAMPLES / f"{stop}.py").read_text() for sign in SIGNS_OF_SPARK)]
-# The programs that are not stops: the shop, what happens in it, and those who run the others.
-OTHERS = {"__init__", "demo", "demo_events", "demo_shop", "shop", "shop_events", "tour"}
+# The programs that are not stops: the demo with its shop, and the tour, which runs the others.
+OTHERS = {"__init__", "demo", "demo_cluster", "demo_events", "demo_shop", "demo_walk", "tour"}
 SECONDS_MAX = 600
 # Seventeen stops with five starts of Spark among them, on a machine that does other things too.
 SPARK_SECONDS_MAX = 900
@@ -120,37 +120,3 @@ def test_the_tour_runs_the_stops_it_is_asked_for():
 def test_the_tour_knows_its_stops():
     ran = run("-m", "examples.tour", "no_such_stop")
     assert (ran.returncode, ran.stderr) == (2, "there is no stop no_such_stop\n")
-
-
-@pytest.mark.starts_servers
-def test_the_demo_shows_itself_survives_its_kill_and_what_it_says_to_try_next_works(tmp_path):
-    home = tmp_path / "shop"
-    ran = run(
-        "-m", "examples.demo", "--seconds", "2", "--port", "0", "--home", str(home), seconds_max=2 * SPARK_SECONDS_MAX
-    )  # fmt: skip
-
-    assert (ran.returncode, ran.stderr) == (0, "")
-    assert re.match(r"Look at http://127\.0\.0\.1:\d+\S*\nA shop with ten minutes behind it, ", ran.stdout)
-    assert "it is back" in ran.stdout
-    assert re.findall(r"^  (\w+) +[\d,]+ rows  (\w+)$", ran.stdout, re.MULTILINE) == [
-        (name, "equal") for name in demo.MADE
-    ]
-    tried = re.findall(r"^  (\S*mainstem .*|export .*)$", ran.stdout, re.MULTILINE)
-    assert [line.partition("mainstem ")[2].split()[0] for line in tried[1:]] == ["view", "view", "flow", "queue"]
-
-    next_ran = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", "\n".join(tried)],
-        cwd=REPOSITORY,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=SPARK_SECONDS_MAX,
-    )
-    assert next_ran.returncode == 0, f"{tried}\n{next_ran.stdout}{next_ran.stderr}"
-
-
-def test_the_demo_empties_no_folder_that_it_did_not_make(tmp_path):
-    (tmp_path / "thesis.txt").write_text("years of work")
-    ran = run("-m", "examples.demo", "--home", str(tmp_path))
-    assert (ran.returncode, (tmp_path / "thesis.txt").exists()) == (1, True)
-    assert "is not a home that the demo made" in ran.stderr

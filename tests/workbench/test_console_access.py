@@ -46,7 +46,7 @@ def proxied(home):
 
 
 def test_the_user_who_runs_it_needs_no_token(console):
-    assert console.get("/api/session") == {"who": f"user {_user()}", "scope": "read", "actions": []}
+    assert console.get("/api/session") == {"who": f"user {_user()}", "scope": "read", "actions": [], "permitted": []}
     assert console.get("/api/home")["home"]["name"] == "shop"
 
 
@@ -169,7 +169,7 @@ def test_a_browser_logs_in_once(home, proxied):
     cookie = found.headers["set-cookie"]
     assert {"HttpOnly", "SameSite=strict", "Secure", "Path=/"} <= set(cookie.split("; "))
     session = proxied.ask("/api/session", headers={**host, "Cookie": cookie.split(";")[0]}).json
-    assert session == {"who": f"token {text.split('_')[1]}", "scope": "act", "actions": []}
+    assert session == {"who": f"token {text.split('_')[1]}", "scope": "act", "actions": [], "permitted": []}
     out = proxied.ask("/api/logout", method="POST", body={}, headers=host)
     assert f'{COOKIE}=""' in out.headers["set-cookie"]
 

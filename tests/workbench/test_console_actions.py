@@ -1,7 +1,9 @@
 """Actions of the console: permitted by the one who starts it, by a token, and told before they are done."""
 
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -107,6 +109,16 @@ def test_kill_ends_the_process_that_the_flow_names(act, process):
     assert act("kill", {"flow": "revenue", "confirm": True}).json["done"].startswith(f"killed process {process.pid}")
     assert process.wait() == -9
     assert act("kill", {"flow": "revenue", "confirm": True}).status == 409
+
+
+def test_kill_ends_it_in_a_batch_and_says_in_which(stem, act, process):
+    checkpoint = Path(FlowStore(stem.home, "revenue").checkpoint(1))
+    for folder, batches in (("offsets", "789"), ("commits", "78")):
+        (checkpoint / folder).mkdir(parents=True)
+        for batch in batches:
+            (checkpoint / folder / batch).write_text("v1\n{}")
+    assert act("kill", {"flow": "revenue", "confirm": True}).json["done"].endswith("which ran flow revenue, in batch 9")
+    shutil.rmtree(checkpoint)
 
 
 def test_a_process_that_only_has_the_same_id_is_left_alone(stem, act, process):

@@ -3,7 +3,6 @@ wrong. Each look of each page is kept as a picture in build/screenshots."""
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,10 +11,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from mainstem.stem import Mainstem
-from tests.needs import cannot_run, needs
+from tests.needs import needs
+from tests.workbench.console_browser import (
+    LOOKS,
+    MS_MAX,
+    axe_findings,
+    is_wider_than_the_window,
+    keep_picture,
+    open_browser,
+    watch,
+)
 from tests.workbench.console_home import make_shop
 
 pytestmark = [
@@ -23,24 +31,9 @@ pytestmark = [
     pytest.mark.starts_servers,
 ]
 
-REPOSITORY = Path(__file__).parent.parent.parent
-SCREENSHOTS = REPOSITORY / "build" / "screenshots"
-AXE = REPOSITORY / "console/node_modules/axe-core/axe.min.js"
-MS_MAX = 60_000
-expect.set_options(timeout=MS_MAX)
-# Only what is wrong is worked out in full.
-AXE_RUN = "axe.run(document, {resultTypes: ['violations'], preload: false})"
 SQL = "SELECT%20store%2C%20count(*)%20AS%20orders%20FROM%20orders%20GROUP%20BY%20ALL%20ORDER%20BY%20ALL"
 
 
-class Look(NamedTuple):
-    """How a browser shows a page."""
-
-    width: int
-    scheme: str
-
-
-LOOKS = {"light": Look(1440, "light"), "dark": Look(1440, "dark"), "360": Look(360, "light")}
 # Where each page is, and what it shows when all of it is there.
 PAGES = {
     "overview": ("#/", ".map-picture .node, .maplist li"),
@@ -101,13 +94,8 @@ def console(shop) -> Iterator[Console]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    if not AXE.exists():
-        cannot_run("console/node_modules", "`make setup` installs them")
-    options = ["--no-sandbox"] if os.geteuid() == 0 else []
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=shutil.which("chromium-headless-shell"), args=options)
+    with open_browser() as opened:
         yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="module")
@@ -133,28 +121,13 @@ def watched(contexts) -> Iterator[Any]:
     opened = []
 
     def open_page(look: str = "light") -> Watched:
-        page, errors = contexts[look].new_page(), []
-        page.set_default_timeout(MS_MAX)
-        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: errors.append(str(error)))
+        page = contexts[look].new_page()
         opened.append(page)
-        return Watched(page, errors)
+        return Watched(page, watch(page))
 
     yield open_page
     for page in opened:
         page.close()
-
-
-def axe_findings(page: Page) -> list[str]:
-    # By the debugger, so that the page's own policy stays as strict as it is.
-    page.context.new_cdp_session(page).send("Runtime.evaluate", {"expression": AXE.read_text()})
-    return [
-        f"{found['id']}: {node['target']}" for found in page.evaluate(AXE_RUN)["violations"] for node in found["nodes"]
-    ]
-
-
-def is_wider_than_the_window(page: Page) -> bool:
-    return bool(page.evaluate("document.documentElement.scrollWidth > innerWidth"))
 
 
 @pytest.mark.parametrize("look", LOOKS)
@@ -166,9 +139,7 @@ def test_each_page_is_whole_in_each_look(console, watched, name, look):
     page.goto(console.address + address)
     page.locator(shown).locator("visible=true").first.wait_for()
     page.locator(".live").filter(has_text="live").wait_for()
-    page.evaluate("document.fonts.ready")
-    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=SCREENSHOTS / f"{name}-{look}.png", full_page=True)
+    keep_picture(page, f"{name}-{look}")
 
     assert (axe_findings(page), is_wider_than_the_window(page), errors) == ([], False, [])
 
@@ -183,8 +154,7 @@ def test_a_killed_server_is_said_and_a_new_one_is_found(shop, watched):
     expect(page.locator(".live")).to_contain_text("not reached since")
     # The numbers stay, greyed.
     expect(page.locator(".stale .facts")).to_contain_text("flows running")
-    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=SCREENSHOTS / "not-reached.png")
+    keep_picture(page, "not-reached")
     assert axe_findings(page) == []
 
     second = Console(Path(shop.home), port=first.port)
@@ -297,7 +267,7 @@ def test_every_row_is_drawn_and_each_has_its_words(shop, console, watched):
     expect(page.locator(".card")).to_contain_text("happened")
     page.keyboard.press("t")
     expect(page.get_by_role("region", name="Rows of the picture")).to_contain_text("too late")
-    page.screenshot(path=SCREENSHOTS / "flow-table-light.png", full_page=True)
+    keep_picture(page, "flow-table-light")
     assert (axe_findings(page), errors) == ([], [])
 
 

@@ -1,11 +1,11 @@
 // Appends a row to a topic, if the console permits it: what it will do is said first.
 
 import { useState } from "preact/hooks";
-import { Action, useActions } from "../action";
+import { Action, useSession } from "../action";
 import { Value } from "../value";
 
 export function AppendRow({ topic, columns }: { topic: string; columns: string }) {
-  const actions = useActions();
+  const actions = useSession()?.actions ?? [];
   const [text, setText] = useState("");
   const [open, setOpen] = useState(false);
   if (!actions.includes("append")) return null;

@@ -1,6 +1,6 @@
 // A flow: whether it runs and how far it is, its picture, who holds the watermark, and its figures over time.
 
-import { Action, useActions } from "../action";
+import { Acting, Action, Permission, useSession } from "../action";
 import { type Address, asked, link } from "../address";
 import type { HomeFacts, HomeNode, Lag, Row } from "../api";
 import { useAnswer } from "../ask";
@@ -56,7 +56,7 @@ export function FlowPage({ name, address, home, live }: { name: string; address:
   const now = instant(home.home.at);
   const since = new Date(Math.floor(now / 60_000) * 60_000 - SHOWN_MINUTES * 60_000).toISOString();
   const batches = useAnswer<Batches>(node ? asked("api/topics/mainstem.progress/records", { position: since, filter: `flow = '${name.replaceAll("'", "''")}'`, limit: "1000", at }) : null, live);
-  const actions = useActions();
+  const actions = useSession()?.actions ?? [];
   if (problem && !flow) return <ProblemPanel whole problem={problem} />;
   if (!flow) return <h1><Name of={name} /></h1>;
   return (
@@ -129,16 +129,15 @@ export function FlowPage({ name, address, home, live }: { name: string; address:
                 </>
               ))}
             </dl>
-            {flow.state === "running" && !at && actions.includes("stop") && (
-              <p class="action-line">
-                <Action name="stop" label="Stop" body={{ flow: name }} />
-              </p>
+            {flow.state === "running" && !at && (
+              <div class="action-line">{actions.includes("stop") ? <Action name="stop" label="Stop" body={{ flow: name }} /> : <Permission name="stop" to="Stop" command={`mainstem flow stop ${name}`} />}</div>
             )}
             {flow.pid !== null && !at && actions.includes("kill") && (
-              <p class="action-line">
+              <div class="action-line">
                 <Action name="kill" label={`Kill process ${flow.pid}`} danger body={{ flow: name }} />
-              </p>
+              </div>
             )}
+            <Acting />
           </section>
         </aside>
       </div>

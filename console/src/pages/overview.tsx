@@ -9,11 +9,12 @@ import { useStatus } from "../live";
 import { around, HomeMap, MapList } from "../map/home_map";
 import { Announce } from "../shell";
 import { Name, Value } from "../value";
+import { type Walk, WalkPanel } from "../walk";
 import { count, counted, instant, moment, rate, span } from "../words";
 
 const SHOWN = 8;
 
-export function Overview({ home, address }: { home: Home; address: Address }) {
+export function Overview({ home, address, walk }: { home: Home; address: Address; walk: Walk | null }) {
   const facts = home.facts as HomeFacts;
   const at = address.query.get("at");
   const status = useStatus();
@@ -49,6 +50,7 @@ export function Overview({ home, address }: { home: Home; address: Address }) {
           <Feed activity={facts.activity} now={instant(facts.home.at)} />
         </div>
         <aside class="rail" aria-label="What wants a look">
+          {walk && <WalkPanel walk={walk} />}
           <section class="panel pad look">
             <h2>Look here</h2>
             {looks === 0 && <p class="soft">Nothing wants a look.</p>}
@@ -162,6 +164,7 @@ function Feed({ activity, now }: { activity: Activity[]; now: number }) {
               </span>
               <span class="dim wide">
                 <Value value={[entry.text, entry.detail].filter(Boolean).join(". ") || "no more is known"} short={200} />
+                {entry.what === "acted" && entry.who && <>, by <Value value={entry.who} /></>}
               </span>
             </li>
           ))}

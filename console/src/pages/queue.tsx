@@ -1,7 +1,7 @@
 // A queue: what waits, is held, delayed or parked, and what was rejected, with the reason.
 
-import { useState } from "preact/hooks";
-import { Action, useActions } from "../action";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { Acting, Action, Permission, useSession } from "../action";
 import { type Address, link } from "../address";
 import type { HomeFacts, Lag, Row } from "../api";
 import { useAnswer } from "../ask";
@@ -59,9 +59,13 @@ export function QueuePage({ topic, queue, address, home, live }: { topic: string
 }
 
 function QueueNow({ topic, queue, home, live }: { topic: string; queue: string; home: HomeFacts; live: number }) {
-  const [done, setDone] = useState(0);
-  const { content: facts, problem } = useAnswer<QueueFacts>(`api/queues/${encodeURIComponent(topic)}/${encodeURIComponent(queue)}`, `${live} ${done}`);
-  const actions = useActions();
+  const [done, setDone] = useState<{ times: number; text: string }>({ times: 0, text: "" });
+  const said = useRef<HTMLParagraphElement>(null);
+  useEffect(() => said.current?.focus(), [done.times]);
+  const settled = (text: string) => setDone({ times: done.times + 1, text });
+  const { content: facts, problem } = useAnswer<QueueFacts>(`api/queues/${encodeURIComponent(topic)}/${encodeURIComponent(queue)}`, `${live} ${done.times}`);
+  const actions = useSession()?.actions ?? [];
+  const settling = actions.includes("restore") || actions.includes("drop");
   const now = instant(home.home.at);
   if (problem && !facts) return <ProblemPanel whole problem={problem} />;
   if (!facts) return <h1><Name of={`${topic} / ${queue}`} /></h1>;
@@ -100,9 +104,16 @@ function QueueNow({ topic, queue, home, live }: { topic: string; queue: string; 
       <section class="body">
         <h2>Rejected messages</h2>
         <div class="gap" />
+        {rejected.length > 0 && <Permission name="restore" to="Restore" command={`mainstem queue restore ${topic} ${queue} ${rejected[0]?.position ?? ""}`} />}
+        {done.text && (
+          <p class="small how" role="status" tabIndex={-1} ref={said}>
+            <span class="tag t-on">done</span> <Value value={done.text} short={400} />
+          </p>
+        )}
         <FactTable
           label="Rejected messages"
-          heads={[["rejected", "left"], ["message", "left"], ["reason", "left"], ["deliveries", "right"], ["row", "left"], ...(actions.includes("restore") ? [["action", "left"] as [string, "left"]] : [])]}
+          names={rejected.map((message) => message.position)}
+          heads={[["rejected", "left"], ["message", "left"], ["reason", "left"], ["deliveries", "right"], ["row", "left"], ...(settling ? [["action", "left"] as [string, "left"]] : [])]}
           rows={rejected.map((message) => [
             message.rejected_at ? moment(instant(message.rejected_at), now, 1) : "",
             message.position,
@@ -111,17 +122,18 @@ function QueueNow({ topic, queue, home, live }: { topic: string; queue: string; 
             </>,
             count(message.deliveries),
             <Value value={message.row} />,
-            ...(actions.includes("restore")
+            ...(settling
               ? [
-                  <span class="tools">
-                    <Action name="restore" label="Restore" body={{ topic, queue, positions: [message.position] }} onDone={() => setDone(done + 1)} />
-                    <Action name="drop" label="Drop" danger body={{ topic, queue, positions: [message.position] }} onDone={() => setDone(done + 1)} />
+                  <span class="tools" key={message.position}>
+                    {actions.includes("restore") && <Action name="restore" label="Restore" body={{ topic, queue, positions: [message.position] }} onDone={settled} />}
+                    {actions.includes("drop") && <Action name="drop" label="Drop" danger body={{ topic, queue, positions: [message.position] }} onDone={settled} />}
                   </span>,
                 ]
               : []),
           ])}
           empty={`No message is rejected. One that is goes to the topic ${facts.rejected_topic}, with its reason.`}
         />
+        <Acting />
         <div class="wide-gap" />
         <h2>Held, delayed and parked</h2>
         <div class="gap" />

@@ -5,7 +5,7 @@ import { type Address, alter, asked, link } from "../address";
 import type { Column, HomeFacts, Lag, Row } from "../api";
 import { ask, type Problem, problemFrom, useAnswer } from "../ask";
 import { NotKept } from "../home_then";
-import { useTick } from "../live";
+import { useStream, useTick } from "../live";
 import { ProblemPanel } from "../problem_panel";
 import { FactTable, RowTable } from "../table";
 import { Name, Value } from "../value";
@@ -96,7 +96,13 @@ function RecordList({ path, subject, address, now }: { path: string; subject: st
   const [looking, setLooking] = useState<AbortController | null>(null);
   const [lit, setLit] = useState<ReadonlySet<string>>(new Set());
   const newest = position === "";
-  const tick = useTick(newest && !at ? subject : null);
+  // The cursor means nothing any more: the topic is another one, or was deleted. The next read begins anew.
+  const astray = useRef(false);
+  const watched = newest && !at ? subject : null;
+  useStream(watched, ({ kind }) => {
+    if (kind === "gap" || kind === "gone") astray.current = true;
+  });
+  const tick = useTick(watched);
   const busy = useRef(false);
   // What came while a read was under way: a reason for another one.
   const missed = useRef(false);
@@ -123,6 +129,7 @@ function RecordList({ path, subject, address, now }: { path: string; subject: st
       if (at) query.set("at", at);
       const found = await ask<Records>(`${path}?${query}`, { signal: asked.signal });
       setProblem(null);
+      if (cursor === null) astray.current = false;
       const before = add ? latest.current : null;
       const known = before?.rows ?? [];
       const names = new Set(known.map(recordName));
@@ -142,9 +149,12 @@ function RecordList({ path, subject, address, now }: { path: string; subject: st
       busy.current = false;
       if (missed.current) {
         missed.current = false;
-        if (newest && latest.current) void look(latest.current.cursor, true);
+        goOn();
       }
     }
+  };
+  const goOn = () => {
+    if (newest && latest.current) void (astray.current ? look(null, false) : look(latest.current.cursor, true));
   };
   useEffect(() => {
     setWanted({ position, filter });
@@ -152,7 +162,7 @@ function RecordList({ path, subject, address, now }: { path: string; subject: st
     void look(null, false);
   }, [path, position, filter, at]);
   useEffect(() => {
-    if (newest && latest.current) void look(latest.current.cursor, true);
+    if (newest && latest.current) goOn();
     else missed.current = busy.current;
   }, [tick]);
 

@@ -44,7 +44,7 @@ export interface Region {
   known: [number, number];
 }
 
-const LEFT = 58;
+const LEFT = 76;
 const RIGHT = 12;
 const TOP = 62;
 const BOTTOM = 40;
@@ -446,7 +446,10 @@ function waterline({ watermark, now }: PictureContent, x: Scale, y: Scale): stri
 function Watermark({ content, x, y, width, height }: Drawn) {
   if (!content.watermark.length) return null;
   const left = LEFT + 14;
-  const top = TOP + (height - TOP - BOTTOM) * 0.42;
+  // Where no pane is drawn, if there is such a place.
+  const free = (top: number) => content.panes.every((pane) => x(pane.start) > left + 200 || y(pane.at) < top - 16 || y(pane.at) > top + 24);
+  const places = [0.42, 0.6, 0.75, 0.25, 0.9].map((part) => TOP + (height - TOP - BOTTOM) * part);
+  const top = places.find(free) ?? (places[0] as number);
   const mark = content.watermark.find(([at]) => y(at) < top)?.[1] ?? content.watermark[0]?.[1] ?? 0;
   return (
     <>

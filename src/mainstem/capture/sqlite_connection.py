@@ -28,7 +28,6 @@ import pyarrow as pa
 from mainstem.capture.captured_table import CapturedTable
 from mainstem.capture.outbox_table import OUTBOX, sqlite_outbox_sql
 from mainstem.capture.source import (
-    Changes,
     Committed,
     Event,
     Health,
@@ -38,13 +37,11 @@ from mainstem.capture.source import (
     TableChanged,
     check_types,
     lost_position,
-    origin_array,
 )
+from mainstem.capture.sqlite_rows import NotedRow, SqliteRows
 from mainstem.capture.sqlite_triggers import EVENTS, Names, Shape, outbox_shape, quoted, read_shape, trigger_sql
-from mainstem.capture.sqlite_types import Unfit, arrow_array, arrow_type, decode_text
+from mainstem.capture.sqlite_types import decode_text
 from mainstem.errors import DatabaseUnavailable, Invalid, NotFound
-from mainstem.log.record import HEADERS
-from mainstem.log.rows.row_errors import format_value
 
 __all__ = ["SqliteConnection"]
 
@@ -83,18 +80,6 @@ class SqliteChunk:
         return transaction <= self.sequence
 
 
-@dataclass
-class _Row:
-    """A change as it was noted, converted to what is appended."""
-
-    change: str
-    new: Sequence[Any]
-    old: Sequence[Any]
-    number: int
-    at: int
-    header: tuple[str, bytes] | None = None
-
-
 class SqliteConnection:
     """An open file; see `SourceConnection`. One thread."""
 
@@ -106,7 +91,7 @@ class SqliteConnection:
         self._capture = capture
         self._captured = {one.name: one for one in tables}
         self._types = types
-        self._mask = mask
+        self._rows = SqliteRows(self._captured, types, mask)
         self._with_outbox = with_outbox
         self._names = Names(capture)
         self._changes = quoted(self._names.changes)
@@ -114,7 +99,6 @@ class SqliteConnection:
         self._shapes: dict[int, Shape] = {}
         self._current: dict[str, int] = {}
         self._read = self._target = 0
-        self._number = 0
         self._counts: dict[str, int] = {}
         self._changed_at = 0
         self._versions: tuple[int, int] | None = None
@@ -234,15 +218,10 @@ class SqliteConnection:
         # A column is known by its name: the file does not tell a renamed one from a new one. Its number is that of the name.
         # The triggers of before have not noted a new column, so the rows must be read again.
         columns = tuple(
-            SourceColumn(name, self._type(shape, name, declared), _number_of(name), declared, filled=True)
+            SourceColumn(name, self._rows.type_of(shape, name, declared), _number_of(name), declared, filled=True)
             for name, declared in shape.columns
         )
         return SourceTable(shape.name, columns, shape.key)
-
-    def _type(self, shape: Shape, name: str, declared: str) -> pa.DataType:
-        if shape.name in self._captured and name in self._captured[shape.name].masked:
-            return pa.string()
-        return self._types.get(f"{shape.name}.{name}") or arrow_type(declared)
 
     def is_own(self, known: Mapping[str, str]) -> bool:
         """A file says nothing of homes."""
@@ -441,7 +420,8 @@ class SqliteConnection:
         with self._transaction():
             if self._read == self._target:
                 self._target = self._last_sequence()
-                self._number, self._counts, self._changed_at = 0, {}, 0
+                self._rows.begin_transaction()
+                self._counts, self._changed_at = {}, 0
             self._check_removed()
             rows = self._next_rows()
             gone = self._replaced(rows)
@@ -526,7 +506,7 @@ class SqliteConnection:
         return gone
 
     def _convert(self, rows: Sequence[tuple[Any, ...]], gone: set[int]) -> list[Event]:
-        by_shape: dict[int, list[_Row]] = {}
+        by_shape: dict[int, list[NotedRow]] = {}
         width = (len(rows[0]) - 4) // 2 if rows else 0
         for sequence, number, change, at, *values in rows:
             shape = self._shapes[number]
@@ -538,118 +518,15 @@ class SqliteConnection:
             before = len(noted)
             moment = round((at - _EPOCH_DAY) * 86_400_000)
             if shape.name == OUTBOX:
-                noted.append(self._message(shape, new, moment))
+                noted.append(self._rows.message(shape, new, moment))
             else:
-                noted += self._changes_of(shape, change, old, new, moment, sequence in gone)
+                noted += self._rows.changes(shape, change, old, new, moment, sequence in gone)
             if len(noted) > before:
                 self._counts[shape.name] = self._counts.get(shape.name, 0) + len(noted) - before
                 self._changed_at = max(self._changed_at, noted[-1].at)
-        return [self._event(self._shapes[number], noted) for number, noted in by_shape.items() if noted]
-
-    def _changes_of(
-        self, shape: Shape, change: str, old: Sequence[Any], new: Sequence[Any], at: int, gone: bool  # noqa: FBT001
-    ) -> Iterator[_Row]:  # fmt: skip
-        nothing: list[Any] = [None] * len(shape.columns)
-        places = [place for place, (name, _) in enumerate(shape.columns) if name in shape.key]
-        if change in ("delete", "replaced"):
-            if change == "delete" or gone:
-                key = [value if place in places else None for place, value in enumerate(old)]
-                yield self._row("delete", key, old, at)
-        elif change == "insert":
-            yield self._row("insert", new, nothing, at)
-        elif all(type(old[place]) is type(new[place]) and old[place] == new[place] for place in places):
-            yield self._row("update", new, old, at)
-        else:
-            key = [value if place in places else None for place, value in enumerate(old)]
-            yield self._row("delete", key, old, at, ("new_key", self._key_json(shape, new)))
-            yield self._row("insert", new, nothing, at, ("old_key", self._key_json(shape, old)))
-
-    def _message(self, shape: Shape, values: Sequence[Any], at: int) -> _Row:
-        """A row of the outbox. Its table takes any bytes; the relay rejects those that are no text."""
-        bad = next((name for (name, _), one in zip(shape.columns, values, strict=True) if isinstance(one, bytes)), None)
-        shown = [one.decode("utf-8", "backslashreplace") if isinstance(one, bytes) else one for one in values]
-        header = None if bad is None else ("refused", f"the {bad} is not text, but a BLOB or damaged".encode())
-        return self._row("insert", shown, [None] * len(values), at, header)
-
-    def _row(
-        self, change: str, new: Sequence[Any], old: Sequence[Any], at: int, header: tuple[str, bytes] | None = None
-    ) -> _Row:
-        self._number += 1
-        return _Row(change, new, old, self._number, at, header)
-
-    def _key_json(self, shape: Shape, values: Sequence[Any]) -> bytes:
-        shown = {name: _text(self._masked(shape, name, value)) for (name, _), value in
-                 zip(shape.columns, values, strict=True) if name in shape.key}  # fmt: skip
-        return json.dumps({name: shown[name] for name in shape.key}, ensure_ascii=False).encode("utf-8", "replace")
-
-    def _masked(self, shape: Shape, name: str, value: Any) -> Any:
-        if value is None or shape.name not in self._captured or name not in self._captured[shape.name].masked:
-            return value
-        data = value if isinstance(value, bytes) else str(value).encode()
-        return self._mask(data).decode()
-
-    def _event(self, shape: Shape, rows: Sequence[_Row]) -> Changes:
-        count = len(rows)
-        columns = self._arrays(shape, [row.new for row in rows], rows)
-        origin = origin_array(
-            pa.repeat(pa.scalar(str(self._target)), count),
-            pa.repeat(pa.scalar(self._target, pa.int64()), count),
-            pa.array([row.number for row in rows], pa.int64()),
-            pa.array([row.at * 1000 for row in rows], pa.timestamp("us", "UTC")),
-            snapshot=False,
-        )
-        before = None
-        if shape.name in self._captured and self._captured[shape.name].before == "row":
-            arrays = self._arrays(shape, [row.old for row in rows], rows)
-            missing = pa.array([row.change == "insert" for row in rows])
-            before = pa.StructArray.from_arrays(list(arrays.values()), names=list(arrays), mask=missing)
-        headers = None
-        if any(row.header is not None for row in rows):
-            found = [
-                None if row.header is None else [dict(zip(("key", "value"), row.header, strict=True))] for row in rows
-            ]
-            headers = pa.array(found, HEADERS)
-        return Changes(
-            shape.name, columns, pa.array([row.change for row in rows], pa.string()), origin, {}, before, headers
-        )
-
-    def _arrays(
-        self, shape: Shape, values: Sequence[Sequence[Any]], rows: Sequence[_Row] | None = None
-    ) -> dict[str, pa.Array]:
-        found = {}
-        for place, (name, declared) in enumerate(shape.columns):
-            given: list[Any] = [row[place] for row in values]
-            if shape.name in self._captured and name in self._captured[shape.name].masked:
-                given = [self._masked(shape, name, value) for value in given]
-            try:
-                found[name] = arrow_array(given, self._type(shape, name, declared))
-            except Unfit as error:
-                raise self._refuse(shape, name, values[error.index], error) from None
-            if name in shape.key and rows is not None and found[name].null_count:
-                self._check_key(shape, name, values, rows)
-        return found
-
-    def _check_key(self, shape: Shape, name: str, values: Sequence[Sequence[Any]], rows: Sequence[_Row]) -> None:
-        place = [one for one, _ in shape.columns].index(name)
-        for row, given in zip(rows, values, strict=True):
-            if given[place] is None and given is row.new:
-                raise self._null_key(shape, name)
-
-    def _null_key(self, shape: Shape, name: str) -> Invalid:
-        return Invalid(
-            f'table "{shape.name}" has a row without a key',
-            detail=f'Column "{name}" of its primary key is null, which SQLite allows unless it is declared NOT NULL.',
-            hint="Delete the row or give it a key, and start the capture again.",
-        )
-
-    def _refuse(self, shape: Shape, column: str, row: Sequence[Any], error: Unfit) -> Invalid:
-        key = {name: _text(value) for (name, _), value in zip(shape.columns, row, strict=True) if name in shape.key}
-        return Invalid(
-            f'column "{column}" of table "{shape.name}" has a value that the topic cannot hold',
-            detail=f"The row with key {key} has {format_value(error.value)}: {error.reason}. Nothing after it was captured.",
-            hint=f'Choose a type that holds all values of the column: sqlite(..., types={{"{shape.name}.{column}": "STRING"}}), '
-            "into a new topic or one whose column has it.",
-        )
+        return [
+            self._rows.event(self._shapes[number], noted, self._target) for number, noted in by_shape.items() if noted
+        ]
 
     def _committed(self) -> Committed:
         position, moment = str(self._target), self._changed_at * 1000
@@ -726,11 +603,11 @@ class SqliteConnection:
         for name in shape.key:
             place = names.index(name)
             if any(row[place] is None for row in found):
-                raise self._null_key(shape, name)
+                raise self._rows.null_key(shape, name)
         last = None
         if len(found) == rows:
             last = tuple(_kept(found[-1][names.index(name)]) for name in shape.key)
-        return SqliteChunk(self._arrays(shape, found), len(found), last, moment, sequence)
+        return SqliteChunk(self._rows.arrays(shape, found), len(found), last, moment, sequence)
 
     def _moment(self) -> tuple[int, datetime]:
         """The last change that this transaction sees, and the time."""
@@ -749,17 +626,17 @@ class SqliteConnection:
         several forms, such as two texts of one time, so it cannot be looked up."""
         with self._errors(), self._transaction():
             shape = read_shape(self._database, self._captured[table], self._path)
-            wanted = self._key_arrays(shape, [[_value(one) for one in key] for key in keys])
+            wanted = self._rows.key_arrays(shape, [[_value(one) for one in key] for key in keys])
             left = set(_key_rows(wanted))
             places = [[name for name, _ in shape.columns].index(one) for one in shape.key]
             names = ", ".join(quoted(name) for name, _ in shape.columns)
             cursor = self._database.execute(f"SELECT {names} FROM {quoted(shape.table)}")
             found: list[Any] = []
             while rows := cursor.fetchmany(ROWS_MAX):
-                here = self._key_arrays(shape, [[row[place] for place in places] for row in rows])
+                here = self._rows.key_arrays(shape, [[row[place] for place in places] for row in rows])
                 found += [row for row, key in zip(rows, _key_rows(here), strict=True) if key in left]
             sequence, moment = self._moment()
-        there = self._arrays(shape, found)
+        there = self._rows.arrays(shape, found)
         left -= set(_key_rows([there[name] for name in shape.key]))
         absent = pa.array([key in left for key in _key_rows(wanted)], pa.bool_())
         chunk = SqliteChunk(there, len(found), None, moment, sequence)
@@ -768,13 +645,6 @@ class SqliteConnection:
     def _shape(self, table: str) -> Shape:
         with self._errors():
             return read_shape(self._database, self._captured[table], self._path)
-
-    def _key_arrays(self, shape: Shape, keys: Sequence[Sequence[Any]]) -> list[pa.Array]:
-        declared = dict(shape.columns)
-        return [
-            arrow_array([key[place] for key in keys], self._type(shape, name, declared[name]))
-            for place, name in enumerate(shape.key)
-        ]
 
     def precedes(self, position: str, other: str) -> bool:
         """Whether a change is before another one."""
@@ -823,12 +693,6 @@ class SqliteConnection:
 def _number_of(name: str) -> int:
     """A number for a column that depends on its name alone."""
     return uuid.uuid5(uuid.NAMESPACE_OID, name).int >> 80
-
-
-def _text(value: Any) -> str | None:
-    if value is None:
-        return None
-    return value.hex() if isinstance(value, bytes) else str(value)
 
 
 def _kept(value: Any) -> str:

@@ -190,11 +190,20 @@ class KafkaClients:
                 return ask()
             except KafkaException as error:
                 if code_of(error) not in _PASSING or self._clock.monotonic() > deadline:
-                    raise translate_error(error, self.settings.servers, topic) from error
+                    raise translate_error(self._cause(error), self.settings.servers, topic) from error
                 if code_of(error) in _STALE:
                     with suppress(KafkaException):
                         client.list_topics(timeout=1)
             pause.wait(PAUSE_SECONDS)
+
+    def _cause(self, error: KafkaException) -> KafkaException:
+        """A client that lost its brokers forgets their topics, and then says that there are none."""
+        if code_of(error) in MISSING:
+            try:
+                self.admin.list_topics(timeout=ATTEMPT_SECONDS)
+            except KafkaException as silence:
+                return silence
+        return error
 
     def range(self, topic: str, partition: int) -> tuple[int, int]:
         """The first existing offset, and the end of the committed records."""

@@ -289,6 +289,10 @@ class KafkaLog:
         )  # fmt: skip
         self.producers = KafkaProducers(self)
 
+    def limit_patience(self, seconds: float) -> None:
+        """Wait at most this long for a broker that does not answer, if the settings say longer."""
+        self.clients.patience = min(self.clients.patience, seconds)
+
     def kafka_name(self, topic: str) -> str:
         """The name of a topic on the brokers."""
         return self.kafka_settings.prefix + topic

@@ -289,7 +289,12 @@ class KafkaReads:
     def moment(self) -> KafkaMoment:
         # Refreshed: columns or partitions may have been added.
         _ = self._topic.settings
-        return KafkaMoment(self, self.ends())
+        ends = self.ends()
+        if ends != self.written_ends(ends):
+            # A transaction is open. If its process has died, it would hold back all later records until its timeout.
+            self._topic.settle()
+            ends = self.ends()
+        return KafkaMoment(self, ends)
 
     def message_at(self, partition: int, at: int, end: int) -> int:
         """The first message appended at that time or later, before `end`."""

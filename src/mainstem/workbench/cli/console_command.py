@@ -35,6 +35,10 @@ def console(
             help="What a token with the scope act may do: stop, restore, drop, append; kill, for demonstrations.",
         ),
     ] = None,
+    walk: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Steps that the page shows and ticks off, in JSON; for demonstrations."),
+    ] = None,
     as_json: JsonOption = False,
     home: HomeOption = None,
 ) -> None:
@@ -47,6 +51,7 @@ def console(
     """
     try:
         from mainstem.workbench.console.console_server import ConsoleSettings, serve_console
+        from mainstem.workbench.console.guided_walk import Walk, read_walk
     except ModuleNotFoundError as error:
         raise Invalid(
             f"the console needs the package {(error.name or 'starlette').partition('.')[0]}",
@@ -54,7 +59,8 @@ def console(
             hint='Install it: pip install "mainstem[console]"',
         ) from error
     permitted = frozenset(split_words(actions) or ())
-    settings = ConsoleSettings(host, port, tuple(name or ()), tls_cert, tls_key, behind_proxy, permitted)
+    steps = Walk() if walk is None else read_walk(walk)
+    settings = ConsoleSettings(host, port, tuple(name or ()), tls_cert, tls_key, behind_proxy, permitted, steps)
     with open_home(home) as stem:
         serve_console(
             stem, settings, lambda url: print_json({"url": url}) if as_json else typer.echo(f"console at {url}")

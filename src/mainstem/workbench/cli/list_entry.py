@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from mainstem.errors import MainstemError, summary_of
+from mainstem.errors import BrokerUnavailable, MainstemError, summary_of
 
 if TYPE_CHECKING:
     from mainstem.log.topic import Topic
@@ -27,7 +27,7 @@ class Unreadable:
 
 
 def try_look(names: dict[str, str], look: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T | Unreadable:
-    """The result of `look`, or its error.
+    """The result of `look`, or its error. Brokers that are away are not the error of one entry: that one is raised.
 
     >>> try_look({"topic": "orders"}, int, "12")
     12
@@ -36,6 +36,8 @@ def try_look(names: dict[str, str], look: Callable[P, T], *arguments: P.args, **
     """
     try:
         return look(*arguments, **named)
+    except BrokerUnavailable:
+        raise
     except (MainstemError, OSError) as error:
         return Unreadable(names, summary_of(error))
 

@@ -42,6 +42,7 @@ from mainstem.workbench.cli.terminal_table import (
 )
 from mainstem.workbench.cli.view_changes_commands import difference, history
 from mainstem.workbench.cli.view_check_command import check
+from mainstem.workbench.cli.why_command import why
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -427,6 +428,7 @@ def versions(
 app.command("history")(history)
 app.command("difference")(difference)
 app.command("rebuild")(rebuild)
+app.command("why")(why)
 app.command("check")(check)
 
 

@@ -8,6 +8,7 @@ Each action must be permitted by `--actions` when the console is started, and by
 from __future__ import annotations
 
 import shlex
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +17,14 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
+from mainstem.clock import Clock
 from mainstem.errors import Conflict, Invalid, MainstemError, Unavailable
 from mainstem.log.activity import note_activity
 from mainstem.log.queues.queue import Queue
 from mainstem.log.rows.rows import check_rows
 from mainstem.names import check_own_name
 from mainstem.processes import end_process
+from mainstem.spark.checkpoint.checkpoint_offsets import last_batch
 from mainstem.spark.checkpoint.flow_store import FlowStore, find_process
 from mainstem.stem import Mainstem
 from mainstem.workbench.cli.flow_commands import stop_flow
@@ -36,6 +39,9 @@ __all__ = ["ACTIONS", "ConsoleActions"]
 ACTIONS = ("stop", "restore", "drop", "append", "kill")
 STOP_SECONDS = 30
 POSITIONS_MAX = 1_000
+# A flow with rows to read pauses for 200 ms at most between two batches.
+SOON_US = 1_000_000
+LOOK_SECONDS = 0.01
 
 
 @dataclass(frozen=True)
@@ -139,13 +145,14 @@ class ConsoleActions:
                     detail=f"Process {facts.pid} no longer runs it.",
                     hint="Look again.",
                 )
+            batch = _begun_batch(facts.checkpoint, self._stem.log.clock)
             if not end_process(process):
                 raise Unavailable(
                     f"process {facts.pid} could not be killed",
                     detail="It belongs to another user, or waits for a disk.",
                     hint=f"Try it by hand: kill -9 {facts.pid}",
                 )
-            return f"killed process {facts.pid}, which ran flow {facts.flow}"
+            return f"killed process {facts.pid}, which ran flow {facts.flow}{'' if batch is None else f', in batch {batch}'}"
 
         will = (
             f"Process {facts.pid} is killed (SIGKILL), with every flow that it runs. Nothing is lost: a run continues."
@@ -214,6 +221,18 @@ class ConsoleActions:
         return Planned(
             f"{topic}.{name}", will, f"mainstem queue {action} {topic} {name} {' '.join(positions[:20])}", settle
         )
+
+
+def _begun_batch(checkpoint: str, clock: Clock) -> int | None:
+    """The batch that a flow works on; if it is between two, the next one, if that begins soon."""
+    began, pause = clock.monotonic(), threading.Event()
+    while (begun := last_batch(checkpoint, "offsets")) is not None:
+        if begun != last_batch(checkpoint):
+            return begun
+        if clock.monotonic() - began > SOON_US:
+            break
+        pause.wait(LOOK_SECONDS)
+    return None
 
 
 def _text(given: dict[str, Any], name: str) -> str:

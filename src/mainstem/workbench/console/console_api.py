@@ -47,6 +47,8 @@ Answer = Callable[[Request], Any]
 NAME = "{name:path}"
 PAGE_ROWS = 100
 PAGE_ROWS_MAX = 1_000
+# A span around a time must still be one that a calendar has.
+YEARS = (1970, 9998)
 VERSION_MAX = 1_000_000
 ROWS_MAX = 1_000_000_000
 
@@ -73,12 +75,13 @@ def api_routes(home: WatchedHome) -> list[Route]:
         "/api/history": api.history,
         "/api/search": api.search,
     }
-    return [Route(path, _endpoint(answer), methods=["GET"]) for path, answer in answers.items()]
+    return [Route(path, _endpoint(home, answer), methods=["GET"]) for path, answer in answers.items()]
 
 
-def _endpoint(answer: Answer) -> Callable[[Request], Response]:
+def _endpoint(home: WatchedHome, answer: Answer) -> Callable[[Request], Response]:
     def respond(request: Request) -> Response:
-        return JsonResponse(exact_json(answer(request)))
+        with home.reach.asking():
+            return JsonResponse(exact_json(answer(request)))
 
     return respond
 
@@ -100,7 +103,16 @@ def number_in(request: Request, name: str, default: int, most: int, least: int =
 def time_in(request: Request, name: str) -> datetime | None:
     """A time of the address, with its zone; None if there is none. In an address "+" is a space."""
     text = request.query_params.get(name)
-    return parse_moment(text.replace(" ", "+"), name) if text else None
+    if not text:
+        return None
+    moment = parse_moment(text.replace(" ", "+"), name)
+    if not YEARS[0] <= moment.year <= YEARS[1]:
+        raise Invalid(
+            f'{name} "{text[:60]}" is out of range',
+            detail=f"Times are shown from the year {YEARS[0]} to {YEARS[1]}.",
+            hint="Give a time in which the home was there.",
+        )
+    return moment
 
 
 class _ReadApi:

@@ -24,6 +24,7 @@ from mainstem.workbench.console.console_actions import ConsoleActions
 from mainstem.workbench.console.console_answer import JsonResponse, error_body, error_status, read_json
 from mainstem.workbench.console.console_api import api_routes
 from mainstem.workbench.console.event_stream import EventStream
+from mainstem.workbench.console.guided_walk import GuidedWalk, Walk
 from mainstem.workbench.console.sql_answer import SqlAnswers
 from mainstem.workbench.console.stream_feed import StreamHub
 
@@ -35,9 +36,12 @@ PAGE = Path(__file__).parent / "page"
 WORDS = {404: "there is no such page", 405: "this address takes no such request", 413: "the request is too large"}
 
 
-def console_app(hub: StreamHub, rules: AccessRules, tokens: AccessTokens, permitted: frozenset[str]) -> ASGIApp:
+def console_app(
+    hub: StreamHub, rules: AccessRules, tokens: AccessTokens, permitted: frozenset[str], steps: Walk
+) -> ASGIApp:
     """The application behind its gate."""
-    queries, actions = SqlAnswers(hub.home.stem), ConsoleActions(hub.home.stem, permitted)
+    queries, actions = SqlAnswers(hub.home), ConsoleActions(hub.home.stem, permitted)
+    guided = GuidedWalk(steps, queries, hub.home.stem.log.clock)
 
     async def stream(request: Request) -> Response:
         return EventStream(request, hub)
@@ -53,7 +57,11 @@ def console_app(hub: StreamHub, rules: AccessRules, tokens: AccessTokens, permit
 
     async def session(request: Request) -> Response:
         visitor = request.state.visitor
-        return JsonResponse({"who": visitor.who, "scope": visitor.scope, "actions": actions.of(visitor.scope)})
+        may, permitted = actions.of(visitor.scope), sorted(actions.permitted)
+        return JsonResponse({"who": visitor.who, "scope": visitor.scope, "actions": may, "permitted": permitted})
+
+    async def walk(request: Request) -> Response:
+        return JsonResponse(await run_in_threadpool(guided.answer))
 
     app = Starlette(
         routes=[
@@ -62,6 +70,7 @@ def console_app(hub: StreamHub, rules: AccessRules, tokens: AccessTokens, permit
             Route("/api/query", query, methods=["POST"]),
             Route("/api/actions/{action}", actions.respond, methods=["POST"]),
             Route("/api/session", session, methods=["GET"]),
+            Route("/api/walk", walk, methods=["GET"]),
             Route("/api/login", login, methods=["POST"]),
             Route("/api/logout", log_out, methods=["POST"]),
             Route("/api/{rest:path}", _no_such_address, methods=["GET"]),

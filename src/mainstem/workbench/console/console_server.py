@@ -7,7 +7,7 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import uvicorn
 
@@ -18,6 +18,7 @@ from mainstem.workbench.console.console_access import AccessRules
 from mainstem.workbench.console.console_actions import ACTIONS
 from mainstem.workbench.console.console_app import console_app
 from mainstem.workbench.console.console_protocol import ConsoleProtocol
+from mainstem.workbench.console.guided_walk import Walk
 from mainstem.workbench.console.stream_feed import StreamHub
 from mainstem.workbench.console.watched_home import WatchedHome
 
@@ -38,6 +39,7 @@ class ConsoleSettings:
     tls_key: str | None = None
     behind_proxy: bool = False
     actions: frozenset[str] = frozenset()
+    walk: Walk = field(default_factory=Walk)
 
     @property
     def is_local(self) -> bool:
@@ -91,7 +93,7 @@ def serve_console(stem: Mainstem, settings: ConsoleSettings, tell: Callable[[str
     host, port = listener.getsockname()[:2]
     hub = StreamHub(WatchedHome(stem))
     config = uvicorn.Config(
-        console_app(hub, settings.rules(port), tokens, settings.actions), http=ConsoleProtocol, ws="none", lifespan="off",
+        console_app(hub, settings.rules(port), tokens, settings.actions, settings.walk), http=ConsoleProtocol, ws="none", lifespan="off",
         log_level="warning", access_log=False, server_header=False, proxy_headers=False, timeout_graceful_shutdown=1,
         limit_concurrency=CONNECTIONS_MAX, ssl_certfile=settings.tls_cert, ssl_keyfile=settings.tls_key,
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """The picture of a flow: rows by event time and processing time, the watermark, and each pane, of a span of time.
 
-It reads only the span that it draws. A row is late if its event time is below the watermark that the log recorded with it;
-too late if the flow put it into `<flow>.late`.
+It reads only the span that it draws. A row is late if its event time is below the watermark that the log recorded with it
+(on Kafka, which records none, the one that the flow last reported before); too late if the flow put it into `<flow>.late`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from mainstem.errors import Invalid
 from mainstem.flows.late_topic import late_topic_of
 from mainstem.flows.progress_rows import PROGRESS_TOPIC
 from mainstem.log.activity import read_activity
+from mainstem.log.log import Promise
 from mainstem.log.topic import Topic
 from mainstem.log.watermark import NO_TIME, times_of
 from mainstem.workbench.cli.flow_facts import FlowFacts, flow_facts
@@ -69,11 +70,13 @@ def flow_picture(stem: Mainstem, flow: str, begin: datetime | None, end: datetim
     names = [name for name in dict.fromkeys(part.source for part in facts.sources) if name in stem.topics()]
     topics = [topic for topic in map(stem.topic, names) if topic.settings.event_time is not None]
     too_late = _too_late(stem, flow, span)
+    reported = None if Promise.WATERMARKS in stem.log.promises else _reported_watermarks(stem, flow, span)
     rows: list[dict[str, Any]] = []
     lines: list[np.ndarray[Any, Any]] = []
     sampled = 0
     for topic in topics:
-        found, line, left_out = _records(topic, watermark_delay(facts, topic.name), span, too_late, len(topics))
+        delay = watermark_delay(facts, topic.name)
+        found, line, left_out = _records(topic, delay, span, too_late, len(topics), reported)
         rows += found
         lines.append(line)
         sampled += left_out
@@ -96,7 +99,12 @@ def flow_picture(stem: Mainstem, flow: str, begin: datetime | None, end: datetim
 
 
 def _records(
-    topic: Topic, delay: int, span: _Span, too_late: set[tuple[int, int, int]], shares: int
+    topic: Topic,
+    delay: int,
+    span: _Span,
+    too_late: set[tuple[int, int, int]],
+    shares: int,
+    reported: np.ndarray[Any, Any] | None,
 ) -> tuple[list[dict[str, Any]], np.ndarray[Any, Any], int]:
     """Some records of the span, all late ones among them; the watermark with each; and how many were left out."""
     backend, name = topic.backend, str(topic.settings.event_time)
@@ -111,11 +119,12 @@ def _records(
     rows: list[dict[str, Any]] = []
     lines: list[np.ndarray[Any, Any]] = [np.empty((0, 2), np.int64)]
     seen = late_rows = 0
-    for batch in topic.batches(start=starts, stop=stops, columns=[name], watermark=f"{delay} microseconds"):
+    recorded = f"{delay} microseconds" if reported is None else None
+    for batch in topic.batches(start=starts, stop=stops, columns=[name], watermark=recorded):
         record = batch.column("record")
         appended, offsets = times_of(record.field("appended_at")), np.asarray(record.field("offset"))
         events = times_of(batch.column(name).cast(pa.timestamp("us", "UTC")))
-        watermarks = times_of(record.field("watermark"))
+        watermarks = times_of(record.field("watermark")) if reported is None else _last_reports(reported, appended)
         partitions = np.asarray(record.field("partition"))
         timed = watermarks != NO_TIME
         lines.append(find_rises(np.stack([watermarks[timed], appended[timed]], axis=1)))
@@ -141,6 +150,24 @@ def _records(
                 }
             )
     return rows, np.concatenate(lines), seen - len(rows)
+
+
+def _reported_watermarks(stem: Mainstem, flow: str, span: _Span) -> np.ndarray[Any, Any]:
+    """When the flow reported a watermark, and which: sorted by time."""
+    found = [
+        (as_us(row["at"]), as_us(row["watermark"]))
+        for row in _reports(stem, flow, span)
+        if row["watermark"] is not None
+    ]
+    return np.array(sorted(found), np.int64).reshape(-1, 2)
+
+
+def _last_reports(reported: np.ndarray[Any, Any], times: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The watermark that was last reported before each time."""
+    if not len(reported):
+        return np.full(len(times), NO_TIME)
+    places = np.searchsorted(reported[:, 0], times, side="right") - 1
+    return np.where(places < 0, NO_TIME, np.maximum.accumulate(reported[:, 1])[np.maximum(places, 0)])
 
 
 def _too_late(stem: Mainstem, flow: str, span: _Span) -> set[tuple[int, int, int]]:
@@ -228,7 +255,7 @@ def _breaks(stem: Mainstem, flow: str, span: _Span, now: int) -> list[dict[str, 
     """The times when no run of the flow was there."""
     found = []
     ended: tuple[int, str] | None = None
-    last_batches = _batch_times(stem, flow, span)
+    last_batches = [as_us(row["at"]) for row in _reports(stem, flow, span)]
     for row in read_activity(stem.log, span.begin, [flow]):
         if row["subject"] != "flow":
             continue
@@ -251,8 +278,9 @@ def _breaks(stem: Mainstem, flow: str, span: _Span, now: int) -> list[dict[str, 
     ]
 
 
-def _batch_times(stem: Mainstem, flow: str, span: _Span) -> list[int]:
+def _reports(stem: Mainstem, flow: str, span: _Span) -> list[dict[str, Any]]:
+    """The reports of a flow from the begin of the span on."""
     if PROGRESS_TOPIC not in stem.topics():
         return []
-    rows = stem.topic(PROGRESS_TOPIC).to_arrow(start=as_datetime(span.begin), columns=["flow", "at"])
-    return [as_us(row["at"]) for row in rows.to_pylist() if row["flow"] == flow and row["at"] is not None]
+    rows = stem.topic(PROGRESS_TOPIC).to_arrow(start=as_datetime(span.begin), columns=["flow", "at", "watermark"])
+    return [row for row in rows.to_pylist() if row["flow"] == flow and row["at"] is not None]

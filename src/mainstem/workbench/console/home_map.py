@@ -78,13 +78,15 @@ class HomeMap:
         self.looks.append({"id": node, "text": text, "cause": cause, "hint": hint})
 
 
-def home_map(stem: Mainstem, progress: dict[str, list[dict[str, Any]]] | None = None) -> dict[str, Any]:
-    """The map now, as plain JSON values."""
+def home_map(
+    stem: Mainstem, progress: dict[str, list[dict[str, Any]]] | None = None, *, known: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """The map now, as plain JSON values. `known` is the one before: of a database that is away it has the names."""
     drawn = HomeMap(stem.log.clock.now())
     rows = last_progress(stem) if progress is None else progress
     draw_topics(stem, drawn)
     _flows(stem, drawn, rows)
-    _views(stem, drawn)
+    _views(stem, drawn, known)
     _queues(stem, drawn)
     _captures(stem, drawn)
     _stores(stem, drawn)
@@ -170,8 +172,11 @@ def draw_topics(stem: Mainstem, drawn: HomeMap, until: int | None = None) -> Non
     for name in stem.topics():
         if name.startswith(OWN_PREFIX):
             continue
-        found = try_look({}, lambda name: _topic_amounts(stem.topic(name), drawn.now, until), name)
+        found = try_look({}, lambda it: _topic_amounts(stem.topic(it), drawn.now, until), name)
         if isinstance(found, Unreadable):
+            # It may have been deleted since the names were read.
+            if name not in stem.topics():
+                continue
             draw_unreadable(drawn, "topic", name, found.error)
             continue
         records, rate = found
@@ -301,8 +306,20 @@ def _slowest_phase(it: FlowFacts) -> str:
     return f"Of a batch {name} takes {min(100, 100 * phases[name] // last['batch_ms'])} %."
 
 
-def _views(stem: Mainstem, drawn: HomeMap) -> None:
-    for name in stem.views():
+def _views(stem: Mainstem, drawn: HomeMap, known: dict[str, Any] | None) -> None:
+    names = try_look({}, stem.views)
+    if isinstance(names, Unreadable):
+        for node in (known or {}).get("nodes", ()):
+            if node["kind"] == "view":
+                drawn.node("view", node["name"], state="unreadable", sentence=f"It cannot be read: {names.error}.")
+        drawn.look(
+            "",
+            "the views cannot be read",
+            f"{names.error[0].upper()}{names.error[1:]}.",
+            "Start the database, or correct its address: views.toml.",
+        )
+        return
+    for name in names:
         found = try_look({}, view_facts, stem, name)
         if isinstance(found, Unreadable):
             draw_unreadable(drawn, "view", name, found.error)

@@ -11,8 +11,8 @@ from typing import Any
 from mainstem.clock import as_us
 from mainstem.errors import Invalid, Unavailable
 from mainstem.log.query_limits import QueryLimits
-from mainstem.stem import Mainstem
 from mainstem.workbench.console.row_cells import column_facts, json_rows
+from mainstem.workbench.console.watched_home import WatchedHome
 
 __all__ = ["SqlAnswers"]
 
@@ -25,8 +25,8 @@ QUERIES_MAX = 2
 class SqlAnswers:
     """Runs queries, a few at a time. Thread-safe."""
 
-    def __init__(self, stem: Mainstem) -> None:
-        self._stem = stem
+    def __init__(self, home: WatchedHome) -> None:
+        self._home = home
         self._places = threading.BoundedSemaphore(QUERIES_MAX)
 
     def answer(self, sql: Any, at: datetime | None = None) -> dict[str, Any]:
@@ -41,11 +41,12 @@ class SqlAnswers:
             raise Unavailable(
                 "other queries are running", detail=f"The console runs {QUERIES_MAX} at a time.", hint="Run it again."
             )
-        stem, begun = self._stem, self._stem.log.clock.monotonic()
+        stem, begun = self._home.stem, self._home.stem.log.clock.monotonic()
         try:
             limits = LIMITS if at is None else replace(LIMITS, until=as_us(at))
-            tables = {name: partial(stem.view(name).to_arrow, as_of=at) for name in stem.views()}
-            found = stem.log.query(sql, (), tables, limits)
+            with self._home.reach.asking():
+                tables = {name: partial(stem.view(name).to_arrow, as_of=at) for name in stem.views()}
+                found = stem.log.query(sql, (), tables, limits)
         finally:
             self._places.release()
         return {

@@ -84,7 +84,7 @@ def open_subject(home: WatchedHome, name: str) -> Subject:
     if name == "home":
         return HomeSubject(home)
     if kind == "topic":
-        return TopicSubject(home.stem, check_own_name(of, "topic"))
+        return TopicSubject(home, check_own_name(of, "topic"))
     if kind == "view":
         return ViewSubject(home.stem, check_own_name(of, "view"))
     raise Invalid(
@@ -136,27 +136,34 @@ class TopicSubject:
 
     newest_only = False
 
-    def __init__(self, stem: Mainstem, topic: str) -> None:
+    def __init__(self, home: WatchedHome, topic: str) -> None:
         self.name = f"topic:{topic}"
-        self._stem = stem
+        self._home = home
         self._topic = topic
         self._watch: AppendWatch | None = None
 
     def _open(self) -> Topic:
-        return self._stem.topic(self._topic)
+        return self._home.stem.topic(self._topic)
 
     def head(self) -> str:
-        topic = self._open()
-        return _topic_cursor(topic, _ends(topic))
+        with self._home.reach.asking():
+            topic = self._open()
+            return _topic_cursor(topic, _ends(topic))
 
     def snapshot(self) -> StreamMessage:
-        topic = self._open()
+        with self._home.reach.asking():
+            return self._newest(self._open())
+
+    def _newest(self, topic: Topic) -> StreamMessage:
         starts = newest_offsets(topic, FIRST_ROWS)
         rows, offsets = _read(topic, starts, _ends(topic), FIRST_ROWS + len(starts))
         return self._message("snapshot", topic, rows, offsets, columns=column_facts(topic.settings.schema))
 
     def next(self, cursor: str, until: str | None = None) -> StreamMessage | None:
-        topic = self._open()
+        with self._home.reach.asking():
+            return self._after(self._open(), cursor, until)
+
+    def _after(self, topic: Topic, cursor: str, until: str | None) -> StreamMessage | None:
         offsets = self._offsets(topic, cursor)
         ends = _ends(topic)
         if until is not None and until.startswith(f"{topic.backend.id[:8]}@"):
@@ -207,10 +214,11 @@ class TopicSubject:
         return StreamMessage(event, cursor, encode_json(content))
 
     def wait(self, seconds: float) -> None:
-        if self._watch is None:
-            self._watch = self._open().backend.watch_appends()
-        if not self._watch.wait(seconds) and seconds:
-            self._open().backend.settle()
+        with self._home.reach.asking():
+            if self._watch is None:
+                self._watch = self._open().backend.watch_appends()
+            if not self._watch.wait(seconds) and seconds:
+                self._open().backend.settle()
 
     def close(self) -> None:
         if self._watch is not None:

@@ -9,6 +9,7 @@ from typing import Any
 from mainstem.errors import MainstemError
 from mainstem.stem import Mainstem
 from mainstem.workbench.console.home_map import home_map
+from mainstem.workbench.console.log_reach import LogReach
 
 __all__ = ["WatchedHome"]
 
@@ -21,6 +22,7 @@ class WatchedHome:
 
     def __init__(self, stem: Mainstem) -> None:
         self.stem = stem
+        self.reach = LogReach(stem.log)
         self._guard = threading.Lock()
         self._map: dict[str, Any] | None = None
         self._made_at = 0
@@ -41,7 +43,8 @@ class WatchedHome:
         with self._guard:
             now = self.stem.log.clock.monotonic()
             if self._map is None or now - self._made_at > AGE_US_MAX:
-                self._map = home_map(self.stem)
+                with self.reach.asking():
+                    self._map = home_map(self.stem, known=self._map)
                 self._made_at = self.stem.log.clock.monotonic()
                 self.took_seconds = (self._made_at - now) / 1_000_000
             return self._map

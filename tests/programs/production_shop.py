@@ -1,18 +1,15 @@
-"""The events of the shop in `examples/shop.py`: generated from a seed, as if customers clicked, ordered and paid.
+"""A shop as a program of four flows, with its events from a seed: Spark's own windows and joins, a topic and a folder of files.
 
-python -m examples.shop_events [home]    feed a shop until Ctrl-C
+For `test_production_examples`, which runs it embedded and on Kafka with a cluster, and compares.
 """
 
-import contextlib
 import random
-import sys
-import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
-import mainstem
-from examples.shop import make_topics
-from mainstem import Mainstem
+from pyspark.sql import functions as F
+
+from mainstem import Flow, Mainstem
 
 # Multiples of a quarter, which a double represents exactly: their sum does not depend on the order.
 ARTICLES = {"tea": 4.5, "cup": 12.0, "kettle": 39.0, "honey": 7.25, "tray": 18.0, "spoon": 2.75}
@@ -21,7 +18,6 @@ COUNTRIES = ["Austria", "France", "Germany", "Portugal"]
 NAMES = ["Ada", "Bo", "Cleo", "Dario", "Elif", "Finn", "Greta", "Hugo"]
 PAGES = ["home", "search", "article"]
 CUSTOMERS = 200
-ORDERS_PER_SECOND = 20
 
 Rows = dict[str, list[dict]]
 
@@ -79,33 +75,39 @@ def append(stem: Mainstem, rows: Rows) -> int:
     return sum(len(some) for some in rows.values())
 
 
-def feed(stem: Mainstem) -> Iterator[int]:
-    """Append the last hour if there are no orders yet, then new events as time passes.
+def flows(stem: Mainstem) -> Iterator[Flow]:
+    orders = stem.topic("orders").stream(watermark="10 minutes")
+    payments = stem.topic("payments").stream(watermark="10 minutes")
 
-    Yields the number of rows of each step; the hour is the first.
-    """
-    make_topics(stem)
-    orders = stem.query("SELECT count(*) AS orders FROM orders").column("orders")[0].as_py()
-    events = ShopEvents(orders)
-    now = datetime.now(UTC)
-    count = 0
-    if not orders:
-        count += append(stem, events.customers())
-        steps = [events.at(now - timedelta(seconds=seconds), orders=20) for seconds in range(3600, 0, -10)]
-        for first in range(0, len(steps), 60):
-            some = steps[first : first + 60]
-            count += append(stem, {topic: [row for step in some for row in step[topic]] for topic in some[0]})
-    yield count
-    while True:
-        time.sleep(0.25)
-        before, now = now, datetime.now(UTC)
-        yield append(stem, events.at(now, orders=round((now - before).total_seconds() * ORDERS_PER_SECOND)))
+    # Large orders, for the readers of that topic.
+    yield Flow(orders.where("amount > 150"), into=stem.topic("big_orders"))
+
+    # The revenue of each store in windows of five minutes: updated with every batch.
+    per_store = orders.groupBy(F.window("placed_at", "5 minutes"), "store").agg(
+        F.count("*").alias("orders"), F.sum("amount").alias("revenue")
+    )
+    yield Flow(per_store, into=stem.view("revenue", key=["window", "store"]))
+
+    # An order and its payment, whichever came first. The time bound lets Spark evict rows that can no longer match.
+    in_time = F.expr("paid_for = order_id AND paid_at BETWEEN placed_at AND placed_at + INTERVAL 15 MINUTES")
+    paid = payments.select(F.col("order_id").alias("paid_for"), "method", "paid_at")
+    paid_orders = orders.join(paid, in_time).select(
+        "order_id", "customer_id", "amount", "method", "placed_at", "paid_at"
+    )
+    yield Flow(paid_orders, into=stem.view("paid_orders", key="order_id"))
+
+    # For the warehouse: Parquet files, one folder per page.
+    clicks = stem.topic("clicks").stream().drop("record")
+    yield Flow(clicks, into=stem.files(f"{stem.home}/files/clicks", partition_by=["page"]))
 
 
-if __name__ == "__main__":
-    with (
-        mainstem.open(sys.argv[1] if len(sys.argv) > 1 else "data/shop") as shop,
-        contextlib.suppress(KeyboardInterrupt),
-    ):
-        for appended in feed(shop):
-            print(f"{appended} rows appended", flush=True)
+def make_topics(stem: Mainstem) -> None:
+    """Create the shop's topics, if they do not exist."""
+    orders = "order_id string, customer_id string, store string, article string, amount double, placed_at timestamp"
+    payments = "order_id string, method string, paid_at timestamp"
+    clicks = "customer_id string, page string, clicked_at timestamp"
+    customers = "customer_id string, name string, country string"
+    stem.create_topic("orders", schema=orders, key="order_id", event_time="placed_at", partitions=2)
+    stem.create_topic("payments", schema=payments, key="order_id", event_time="paid_at", partitions=2)
+    stem.create_topic("clicks", schema=clicks, key="customer_id", event_time="clicked_at", partitions=2)
+    stem.create_topic("customers", schema=customers, key="customer_id", keep="latest per key")
