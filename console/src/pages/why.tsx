@@ -1,7 +1,7 @@
 // Why a row of a view is as it is: the values that it had, and the records that it was made of.
 
 import { useState } from "preact/hooks";
-import { alter, link, linkWith } from "../address";
+import { alter, link, linkWith, parse } from "../address";
 import type { Column, Row } from "../api";
 import { useAnswer } from "../ask";
 import { ProblemPanel } from "../problem_panel";
@@ -28,7 +28,7 @@ export const whyOf = (row: Row, key: string[]) => JSON.stringify(key.map((column
 
 export function WhyLink({ view, row, columns }: { view: string; row: Row; columns: string[] }) {
   return (
-    <a href={linkWith(["views", view], { why: whyOf(row, columns) })} aria-label={`Why is this number so? ${columns.map((column) => textOf(row[column])).join(", ")}`}>
+    <a href={linkWith(["views", view], { why: whyOf(row, columns), at: parse(location.hash).query.get("at") })} aria-label={`Why is this number so? ${columns.map((column) => textOf(row[column])).join(", ")}`}>
       why?
     </a>
   );
