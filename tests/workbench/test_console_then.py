@@ -9,7 +9,7 @@ import mainstem
 from mainstem.clock import as_datetime
 from mainstem.log.activity import note_activity
 from mainstem.workbench.cli.flow_commands import flow_json
-from mainstem.workbench.cli.flow_facts import flow_facts
+from mainstem.workbench.cli.flow_facts import flow_facts, last_progress
 from mainstem.workbench.cli.topic_commands import topic_facts
 from mainstem.workbench.console.flow_picture import flow_picture
 from mainstem.workbench.console.flow_then import flow_then, past_rows
@@ -135,3 +135,20 @@ def test_what_had_not_begun_is_not_on_the_map(then):
     assert [node for node in home_then(stem, home_map(stem), before)["nodes"] if node["kind"] == "flow"] == []
     with pytest.raises(mainstem.NotFound):
         flow_then(stem, "revenue", past_rows(stem, before))
+
+
+def test_a_flow_that_was_killed_is_dead_from_its_last_report_on(then):
+    """That it was killed is noted when somebody looks, which may be much later."""
+    stem, at, _ = then
+    assert max(row["at"] for row in last_progress(stem)["revenue"]) > at
+    assert flow_then(stem, "revenue", past_rows(stem, at)).state == "running"
+    stem.log.clock.advance("1 minute")
+    note_activity(stem.log, "flow", "revenue", "begun", 'flow "revenue" began', version=1, epoch=2)
+    revenue_batch(stem, stem.log.clock, 58)
+    alive = as_datetime(stem.log.clock.now())
+    stem.log.clock.advance("10 minutes")
+    dead = as_datetime(stem.log.clock.now())
+    stem.log.clock.advance("10 minutes")
+    note_activity(stem.log, "flow", "revenue", "killed", 'flow "revenue" was killed', version=1, epoch=2)
+    assert flow_then(stem, "revenue", past_rows(stem, dead)).state == "killed"
+    assert flow_then(stem, "revenue", past_rows(stem, alive - timedelta(seconds=1))).state == "running"
