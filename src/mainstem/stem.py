@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from mainstem.flows.runner import RunningFlows
     from mainstem.flows.view_check import CheckedView
     from mainstem.sinks.search_index import SearchIndex
+    from mainstem.views.row_explanation import RowExplanation
 
 __all__ = ["Mainstem", "is_on_kafka", "open", "open_brokers", "open_log"]
 
@@ -310,7 +311,14 @@ class Mainstem:
             used=lambda version: note_activity(
                 self.log, "view", known, "version used", f'view "{known}" shows version {version} now', version=version
             ),
+            explain=self._explain,
         )  # fmt: skip
+
+    def _explain(self, view: View, key: Any, **asked: Any) -> RowExplanation:
+        # Only when it is asked for: it loads engines and DuckDB.
+        from mainstem.flows.why.row_why import explain_row
+
+        return explain_row(self.log, self.home, view, key, **asked)
 
     # Files
 

@@ -27,7 +27,7 @@ from mainstem.spark.plan.flow_plan import describe_operators
 if TYPE_CHECKING:
     from mainstem.flows.program import PlannedFlow
 
-__all__ = ["describe_flow", "read_description", "sentence_of", "write_description"]
+__all__ = ["describe_flow", "key_of", "read_description", "sentence_of", "write_description"]
 
 FORMAT = 1
 VIEW, TOPICS = "view ", "topics "
@@ -62,11 +62,11 @@ def describe_flow(planned: PlannedFlow, run: FlowRun) -> dict[str, Any]:
                 for stage in planned.stages
             ),
         ],
-        "sink": {"kind": sink.kind, "name": sink.name, "key": _key_of(sink)},
+        "sink": {"kind": sink.kind, "name": sink.name, "key": key_of(sink)},
     }
 
 
-def _key_of(sink: Any) -> list[str]:
+def key_of(sink: Any) -> list[str]:
     """The key of a sink; empty if it has none, or is a topic that does not exist yet."""
     with suppress(TopicNotFound):
         settings = sink.settings if sink.kind == "topic" else sink

@@ -36,6 +36,7 @@ from mainstem.flows.checkpoint_fit import SinkIdentity, check_code, check_held, 
 from mainstem.flows.flow_activity import FlowActivity, note_killed
 from mainstem.flows.flow_description import write_description
 from mainstem.flows.flow_handle import FlowHandle, spark_has_ended
+from mainstem.flows.flow_lineage import write_lineage
 from mainstem.flows.flow_progress import ProgressReports, query_name
 from mainstem.flows.native_catch_up import NativeCatchUp
 from mainstem.flows.packed_query import describe_columns, takes_columns
@@ -491,6 +492,7 @@ class RunningFlows:
             folder=getattr(sink, "path", None),
         )  # fmt: skip
         write_description(store, run, planned)
+        write_lineage(store, run, planned)
         self._activity[handle.name].begun(run, last_batch(checkpoint))
         if planned.flow.mode == "real-time":
             self._run_in_real_time(handle, run, checkpoint)

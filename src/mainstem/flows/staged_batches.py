@@ -213,8 +213,8 @@ def clock_of(checkpoint: str, number: int, time: str = "event") -> BatchClock:
     """The clock of a batch, as Spark recorded it before the batch ran; `time` says which time it uses: event or append."""
     mine, before = (clocks_of(source_offsets(checkpoint, batch)) for batch in (number, number - 1))
     if time == "append":
-        return BatchClock(mine.appended, mine.now, before.appended, before.now)
-    return BatchClock(mine.watermark, mine.now, before.watermark, before.now)
+        return BatchClock(mine.appended, mine.now, before.appended, before.now, mine.appended)
+    return BatchClock(mine.watermark, mine.now, before.watermark, before.now, mine.appended)
 
 
 class StagedBatches:

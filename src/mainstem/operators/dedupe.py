@@ -85,6 +85,13 @@ def _plan(rows: DataFrame, by: str | Sequence[str], within: Duration, on: str | 
         definition={"by": list(names)},
         parameters={"by": list(names), "within": show_span(span), "on": time},
         packed=keyed.input_schema if keyed.packable else None,
+        lineage={
+            "by": list(names),
+            "time": [time],
+            "within": span,
+            "row": list(schema.names),
+            "record": None if record is None else record.name,
+        },
     )
     columns = [Shown(f"row.{field.name}", field) for field in schema if record is None or field.name != record.name]
     return spec, [*columns, Shown("record", pa.field("record", WATERMARKED_RECORD, metadata=RECORD_MARK))]

@@ -43,5 +43,6 @@ def _plan(changes: DataFrame) -> tuple[StageSpec, list[Shown]]:
     spec = StageSpec(
         "distinct", engine, rows.native, rows.arrow, bounded_by="one count for each distinct row of the table",
         definition={"by": list(names)}, packed=rows.input_schema if rows.packable else None,
+        lineage={"row": list(names)},
     )  # fmt: skip
     return spec, [Shown(f"row.{field.name}", field) for field in fields]

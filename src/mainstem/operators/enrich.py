@@ -188,6 +188,14 @@ def _plan(
         parameters=_parameters(engine, on, how, times),
         others=(Preparation(versions.native, versions.arrow),),
         packed=engine.input_schema if facts.packable and versions.packable else None,
+        lineage={
+            "sides": [facts.lineage, versions.lineage],
+            "how": how,
+            "latest": isinstance(engine, LatestEngine),
+            "lateness": getattr(engine, "lateness", 0),
+            "corrected": getattr(engine, "corrected", False),
+            "wait": getattr(engine, "wait", None),
+        },
     )
     columns = [Shown(f"left.{field.name}", field) for field in facts.fields]
     columns += [Shown(f"right.{field.name}", _plain(field)) for field in versions.fields if field.name not in shared]

@@ -110,6 +110,15 @@ def _plan(
         others=(Preparation(sides[RIGHT].native, sides[RIGHT].arrow),),
         behind=terms.behind,
         packed=engine.input_schema if all(side.packable for side in sides) else None,
+        lineage={
+            "sides": [side.lineage for side in sides],
+            "how": terms.how,
+            "before": terms.before,
+            "after": terms.after,
+            "lateness": terms.lateness,
+            "limit": terms.limit,
+            "shared": list(shared),
+        },
     )
     return spec, columns
 

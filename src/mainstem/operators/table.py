@@ -93,6 +93,7 @@ def _plan(
         definition=definition,
         parameters={"key": list(names), "order_by": feed.order_by, "delete_when": feed.delete_when},
         packed=plan.input_schema if plan.packable else None,
+        lineage=plan.lineage,
     )
     return spec, [Shown(f"row.{field.name}", field) for field in fields], names
 

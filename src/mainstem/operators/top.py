@@ -99,6 +99,10 @@ def _plan(
     spec = StageSpec(
         "top", engine, changed.native, changed.arrow, bounded_by="the rows of the table", definition=definition,
         parameters=parameters, packed=changed.input_schema if changed.packable else None,
+        lineage={
+            "by": list(names), "row": list(row), "count": count,
+            "order": [{"column": at, "descending": it.descending, "nulls_first": it.nulls_first} for at, it in zip(found.values, found.parts, strict=True)],
+        },
     )  # fmt: skip
     return spec, [Shown(f"row.{field.name}", field) for field in fields], found.values
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from mainstem.arguments import checked_calls, column_names
 from mainstem.errors import Invalid, did_you_mean
@@ -18,6 +19,7 @@ from mainstem.log.sql_sandbox import quote
 from mainstem.operators.aggregates.aggregate_columns import WrittenAggregates, read_aggregates
 from mainstem.operators.stage.engine import BatchClock, Step
 from mainstem.operators.stage.frame_columns import Value, columns_of, transform_with
+from mainstem.operators.stage.hashes import bucket_groups
 from mainstem.operators.stage.stage import StageSpec, add_stage, show_late_rows, stage_schema
 from mainstem.operators.stage.stage_task import add_record
 from mainstem.operators.stage.state_runs import MemoryState
@@ -312,7 +314,12 @@ def _to_list(part: Any) -> Any:
 def _prepare(spec: StageSpec, inputs: Sequence[pa.Table]) -> pa.Table:
     """The rows of all inputs as the engine takes them."""
     parts = [by.arrow(rows) for by, rows in zip(spec.preparations, inputs, strict=True)]
-    return parts[0] if len(parts) == 1 else pa.concat_tables([part.select(parts[0].schema.names) for part in parts])
+    rows = parts[0] if len(parts) == 1 else pa.concat_tables([part.select(parts[0].schema.names) for part in parts])
+    if spec.broadcasts:
+        # There is one bucket.
+        group = pc.fill_null(rows.column("group"), bucket_groups(1)[0])
+        rows = rows.set_column(rows.schema.get_field_index("group"), "group", group)
+    return rows
 
 
 def _earliest(clocks: Sequence[BatchClock]) -> BatchClock:
@@ -322,4 +329,5 @@ def _earliest(clocks: Sequence[BatchClock]) -> BatchClock:
 
 def _clock(clock: BatchClock, spec: StageSpec) -> BatchClock:
     """With append times the watermark is the clock: all appended rows were read."""
+    clock = replace(clock, appended=clock.now)
     return clock if spec.time == "event" else replace(clock, watermark=clock.now, watermark_before=clock.now_before)

@@ -23,6 +23,7 @@ from mainstem.log.rows.normal_schema import normal_schema, nullable_schema
 from mainstem.log.rows.schema_ddl import schema_to_ddl
 from mainstem.names import check_name
 from mainstem.views.merge_batch import check_columns, check_panes
+from mainstem.views.row_explanation import Explain, RowExplanation
 from mainstem.views.sqlite.sqlite_backend import SqliteBackend
 from mainstem.views.version_pair import SHOWN_MAX, Difference
 from mainstem.views.view_facts import Facts, Segment, VersionFacts
@@ -210,14 +211,16 @@ class View:
         clock: Clock | None = None,
         backend: ViewBackend | None = None,
         used: Callable[[int], None] = lambda version: None,
+        explain: Explain | None = None,
     ) -> None:
-        """`used` is called after another version was made the live one, with its number."""
+        """`used` is called after another version was made the live one, with its number; `explain` answers `why`."""
         self.name = check_name(name, "view")
         self.home = os.fspath(home)
         self._backend = backend or SqliteBackend(self.home)
         self._store = self._backend.store(name)
         self._clock = clock or SystemClock()
         self._used = used
+        self._explain = explain
         self._changes_max = None if changes_max is None else whole_number(changes_max, "changes_max", least=1)
         self._changes_age_us = None if changes_age is None else duration_us(changes_age, setting="changes_age")
         self._history_age_us = None if history is None else duration_us(history, setting="history")
@@ -385,6 +388,24 @@ class View:
         os.rename(f"{path}.new", path)
         return path
 
+    def why(
+        self, key: Any, *, as_of: AsOf | None = None, limit: int = 1_000, after: str | None = None
+    ) -> RowExplanation:
+        """Why the row with this key is as it is: the records it was made of, and each value that was shown, when and by which
+        batch. Reads the log; needs no Spark.
+
+        `exact` of the result says whether the flow over just these records gives that row. It is not for `process` and for
+        expressions that only Spark computes: then `because` says why, and `ranges` are the offsets of the batch. `as_of`: as
+        for `get`. `limit`: the records of a page; the next one is `why(key, after=found.after)`.
+        """
+        if self._explain is None:
+            raise Invalid(
+                f'view "{self.name}" was opened without its log',
+                detail="The records of a row are in the topics that its flow reads.",
+                hint=f'Open the home: mainstem.open("...").view("{self.name}").why(...).',
+            )
+        return self._explain(self, key, as_of=as_of, limit=whole_number(limit, "limit", least=1), after=after)
+
     # Changes
 
     def subscribe(self, cursor: str | None = None, *, wait: Duration | None = None) -> Iterator[Update]:
@@ -419,9 +440,9 @@ class View:
         >>> [(it.change, it.before and it.before["amount"], it.after["amount"]) for it in revenue.history("Berlin")]
         [('update', 12, 19), ('insert', None, 12)]
         """
-        last = None if before is None else whole_number(before, "before")
+        until = None if before is None else whole_number(before, "before") - 1
         with self._store.live() as snapshot:
-            return snapshot.key_changes(key, last, whole_number(limit, "limit", least=1))
+            return snapshot.key_changes(key, -1, until, whole_number(limit, "limit", least=1))
 
     def watch(self) -> CommitWatch:
         """Waits for commits, of any process: `watch().wait(seconds)`."""

@@ -128,14 +128,14 @@ class VersionSnapshot(Protocol):
     def changes(self, after: int, until: int) -> pa.Table:
         """Changes as rows with `record`: an update is a delete of the old row followed by an insert of the new one."""
 
+    def key_changes(self, key: Any, after: int, until: int | None, limit: int) -> list[KeyChange]:
+        """The changes that are kept of the row with a key after a position, and up to another, at most `limit`, newest first."""
+
     def commits(self) -> list[tuple[int, int]]:
         """The last position and the batch of each commit that is kept, in order; for a switch of versions the batch is -1."""
 
     def last_commit(self, at: int) -> Commit | None:
         """The last commit that is not later than `at`; None if none is kept."""
-
-    def key_changes(self, key: Any, before: int | None, limit: int) -> list[KeyChange]:
-        """The changes that are kept of the row with a key, newest first; those before a position."""
 
     # History, if the view keeps one
 

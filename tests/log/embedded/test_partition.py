@@ -270,3 +270,42 @@ def test_the_note_of_an_fsync_that_was_cut_short_makes_the_next_one_write_again(
     assert payloads(files.process(), opened) == [b"one", b"two"]
     after = files.crash(0, "lost")
     assert payloads(after, open_partition(after)) == [b"one", b"two"]
+
+
+# What is written and cannot be read yet
+
+
+def test_an_append_in_progress_is_not_settled_wherever_it_is(files):
+    """At each of its calls: either another process says that something is on its way, or the record can be read there."""
+    watching = open_partition(files.process())
+    partition = open_partition(files)
+    partition.append(Pending(b"one", 1))
+    assert watching.settle_appends()
+    found = []
+
+    def look(name: str) -> None:
+        files.machine.seen = lambda name: None
+        found.append((watching.settle_appends(), watching.published_end().offset))
+        files.machine.seen = look
+
+    files.machine.seen = look
+    partition.append(Pending(b"two", 1))
+    files.machine.seen = lambda name: None
+    # Before it has the lock it has no time yet.
+    first = next(place for place, (settled, _) in enumerate(found) if not settled)
+    assert {(settled, end) for settled, end in found[:first]} <= {(True, 1)}
+    assert all(not settled or end == 2 for settled, end in found[first:])
+    assert found[-1] == (True, 2)
+
+
+def test_what_a_dead_process_has_written_is_published_by_who_asks(files):
+    partition = open_partition(files)
+    partition.append(Pending(b"one", 1))
+    files.machine.seen = lambda name: files.stop_at(0) if name == "sync" else None
+    watching = open_partition(files.process())
+    with pytest.raises(Stopped):
+        partition.append(Pending(b"two", 1))
+    files.machine.seen = lambda name: None
+    files.kill()
+    assert watching.settle_appends()
+    assert watching.published_end().offset == 2

@@ -182,9 +182,20 @@ class TopicTime:
         )
 
     def earliest_append(self, positions: Mapping[int, int], now: int) -> int:
-        """The earliest append time that a record from these offsets on, or a future one, can have."""
-        unread = [number for number, end in enumerate(self._ends()) if positions.get(number, 0) < end.offset]
-        return min([now, *(self._time("appended_at", number, positions.get(number, 0)) for number in unread)])
+        """The earliest append time that a record from these offsets on, or a future one, can have. `now`: of the clock,
+        before this call."""
+        self._store.refresh()
+        # An append that is being written took its time before it can be read.
+        busy = [number for number, partition in enumerate(self._store.partitions) if not partition.settle_appends()]
+        ends = self._ends()
+        unread = [number for number, end in enumerate(ends) if positions.get(number, 0) < end.offset]
+        return min(
+            [
+                now,
+                *(ends[number].appended_at for number in busy),
+                *(self._time("appended_at", number, positions.get(number, 0)) for number in unread),
+            ]
+        )
 
     def watermark_holders(self, positions: Mapping[int, int], delay: int) -> dict[int, int]:
         """The watermark of each partition that has records, by itself: the lowest one holds the topic's back."""

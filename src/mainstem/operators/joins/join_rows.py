@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -52,6 +52,19 @@ class JoinSide:
     @property
     def row_type(self) -> pa.DataType:
         return pa.struct([pa.field(field.name, field.type) for field in self.fields])
+
+    @property
+    def lineage(self) -> dict[str, Any]:
+        """Its columns, and the path of its time with the microseconds subtracted from it."""
+        record = record_field(self.schema)
+        return {
+            "on": list(self.on),
+            "row": [field.name for field in self.fields],
+            "time": None if self.time is None else list(self.time.path),
+            "less": 0 if self.time is None else self.time.less,
+            "record": None if record is None else record.name,
+            "dated": self.dated,
+        }
 
     @property
     def watermarked(self) -> bool:

@@ -16,7 +16,7 @@ by its *item*, a second number that the engine chooses; it may wait for a time:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -52,17 +52,19 @@ class BatchClock:
     # The clock of the previous batch.
     watermark_before: int = NO_TIME
     now_before: int = NO_TIME
+    # No row of a later batch, of any input, was appended before this.
+    appended: int = NO_TIME
 
     def earlier(self, span: int) -> BatchClock:
         """The clock with its watermark `span` microseconds earlier.
 
         >>> BatchClock(100, 7, 40, 6).earlier(30)
-        BatchClock(watermark=70, now=7, watermark_before=10, now_before=6)
+        BatchClock(watermark=70, now=7, watermark_before=10, now_before=6, appended=-9223372036854775808)
         """
         mine, before = (
             at if at == NO_TIME or at >= NEVER - 1 else at - span for at in (self.watermark, self.watermark_before)
         )
-        return BatchClock(mine, self.now, before, self.now_before)
+        return replace(self, watermark=mine, watermark_before=before)
 
 
 @dataclass
@@ -92,6 +94,9 @@ class StateTable(Protocol):
     def find_items(self, groups: Int64Array, items: Int64Array) -> pa.Table:
         """The rows with these groups and items that exist, ordered by (group, item). Does not read the other rows of the
         groups."""
+
+    def scan(self) -> pa.Table:
+        """All rows of the bucket, ordered by (group, item)."""
 
     def due(self, clock: BatchClock) -> pa.Table:
         """All rows that wake in this batch: `event_due` at or below the watermark, or `processing_due` at or below now."""

@@ -62,6 +62,9 @@ class Preparation:
 
     native: Callable[[DataFrame], DataFrame]
     arrow: Callable[[pa.Table], pa.Table]
+    # Broadcast: its rows reach every bucket. It leaves `group` null; in each bucket a row then has the group of that bucket
+    # (`bucket_groups`), under which an engine can keep it. Such a stage takes no packed rows.
+    every_bucket: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,11 +101,19 @@ class StageSpec:
     # The engine's input, if the readers of topics may prepare it (see `packed_rows`); else None. It requires that the
     # preparations over Arrow give the same groups as Spark, and are methods (`arrow`) of dataclasses.
     packed: pa.Schema | None = None
+    # How its output follows from its input, as JSON, in columns of its inputs and of its engine's output (see `traced_stages`);
+    # None if that cannot be said.
+    lineage: Mapping[str, Any] | None = None
 
     @property
     def preparations(self) -> tuple[Preparation, ...]:
         """One for each input."""
         return (Preparation(self.prepare, self.prepare_rows), *self.others)
+
+    @property
+    def broadcasts(self) -> bool:
+        """Whether an input reaches every bucket."""
+        return any(one.every_bucket for one in self.preparations)
 
 
 @dataclass(frozen=True)

@@ -194,18 +194,32 @@ def through_stage(
     if taken is not None:
         rows = prepared.union(packed_markers(prepared, batch.buckets)) if batch.marked else prepared
         return _map(rows.repartitionById(batch.buckets, BUCKET), one_bucket, given_schema)
+    if spec.broadcasts:
+        prepared = _spread(prepared, batch.buckets)
     if batch.marked and batch.buckets > 1:
-        groups = ", ".join(f"{group}L" for group in bucket_groups(batch.buckets))
         markers = prepared.sparkSession.range(0, batch.buckets, 1, 1)
-        markers = markers.selectExpr(f"element_at(array({groups}), CAST(id AS INT) + 1) AS group")
+        markers = markers.selectExpr(f"element_at({_groups_sql(batch.buckets)}, CAST(id AS INT) + 1) AS group")
         prepared = prepared.unionByName(markers, allowMissingColumns=True)
     return _map(prepared.repartition(batch.buckets, "group"), one_bucket, given_schema)
+
+
+def _spread(prepared: DataFrame, buckets: int) -> DataFrame:
+    """The rows, those of broadcast inputs once for each bucket."""
+    from pyspark.sql import functions as F
+
+    everywhere = F.expr(_groups_sql(buckets))
+    group = F.explode(F.when(F.col("group").isNull(), everywhere).otherwise(F.array("group"))).alias("group")
+    return prepared.select(*[group if name == "group" else F.col(name) for name in prepared.columns])
+
+
+def _groups_sql(buckets: int) -> str:
+    return f"array({', '.join(f'{group}L' for group in bucket_groups(buckets))})"
 
 
 def at_once(prepared: DataFrame, spec: StageSpec) -> DataFrame:
     """The output rows of a stage for prepared batch rows, after which no more arrive."""
     engine = spec.engine
-    clock = BatchClock(watermark=END_OF_TIME, now=END_OF_TIME)
+    clock = BatchClock(watermark=END_OF_TIME, now=END_OF_TIME, appended=END_OF_TIME)
     schema = stage_schema(engine)
 
     def one_bucket(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -218,6 +232,8 @@ def at_once(prepared: DataFrame, spec: StageSpec) -> DataFrame:
 
     empty = _empty(prepared)
     count = int(prepared.sparkSession.conf.get("spark.sql.shuffle.partitions") or 2)
+    if spec.broadcasts:
+        prepared = _spread(prepared, count)
     return _map(prepared.repartition(count, "group"), one_bucket, schema)
 
 

@@ -142,6 +142,9 @@ class MemoryState:
         wanted["group"], wanted["item"] = groups, items
         return self.rows.filter(pa.array(np.isin(_ids(self.rows), wanted)))
 
+    def scan(self) -> pa.Table:
+        return self.rows
+
     def due(self, clock: BatchClock) -> pa.Table:
         event = _column(self.rows, "event_due") <= clock.watermark
         return self.rows.filter(pa.array(event | (_column(self.rows, "processing_due") <= clock.now)))
@@ -211,6 +214,9 @@ class StateRuns:
     def find_items(self, groups: Int64Array, items: Int64Array) -> pa.Table:
         found = [_places(run, np.asarray(groups, np.int64), np.asarray(items, np.int64)) for run in self._runs]
         return self._gather(*self._newest([sort_distinct(at[at >= 0]) for at in found]))
+
+    def scan(self) -> pa.Table:
+        return self._gather(*self._newest([np.arange(len(run.group)) for run in self._runs]))
 
     def due(self, clock: BatchClock) -> pa.Table:
         """As in `StateTable`. In runs from before the last batch, only rows that became due since are searched."""

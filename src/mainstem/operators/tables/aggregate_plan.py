@@ -100,6 +100,7 @@ def plan_aggregate(rows: DataFrame, by: str | Sequence[str], aggregates: Sequenc
         definition={"by": list(names), "aggregates": [call.text for call in written.calls]},
         parameters={"by": list(names), "aggregates": [call.text for call in written.calls]},
         packed=changed.input_schema if changed.packable else None,
+        lineage={"by": list(names)},
     )
     title = None if record is None else record.name
     return AggregatePlan(spec, key, title, written.inputs, written.answers)

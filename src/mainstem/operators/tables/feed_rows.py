@@ -208,6 +208,19 @@ class FeedRows:
             )
 
     @property
+    def lineage(self) -> dict[str, Any]:
+        """For `table`: how its rows follow from those of the feed."""
+        record = record_field(self.schema)
+        return {
+            "key": list(self.key),
+            "row": list(self.row),
+            "order": list(self.order),
+            "delete": DELETE if DELETE in self.schema.names else None,
+            "record": None if record is None else record.name,
+            "placed": self.placed,
+        }
+
+    @property
     def unplaced(self) -> bool:
         """Whether a hash decides between rows with the same order: without a `record` they have no positions."""
         return bool(self.order) and record_field(self.schema) is None

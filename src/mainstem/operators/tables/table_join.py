@@ -72,6 +72,12 @@ def _plan(
         parameters={"on": dict(on), "how": how, "limit": limit},
         # It does not affect the state.
         changeable=frozenset({"limit"}),
+        lineage={
+            "sides": [{"on": list(changed.by), "row": list(changed.row)} for changed in rows],
+            "how": how,
+            "shared": list(shared),
+            "tables": True,
+        },
     )
     return spec, _plan_columns(schemas, shared, how)
 

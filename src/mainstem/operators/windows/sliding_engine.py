@@ -160,6 +160,9 @@ class _CellsAlone:
     def find_items(self, groups: Int64Array, items: Int64Array) -> pa.Table:
         return _cells(self.state.find_items(groups, items))
 
+    def scan(self) -> pa.Table:
+        return _cells(self.state.scan())
+
     def due(self, clock: BatchClock) -> pa.Table:
         return _cells(self.state.due(clock))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -157,7 +157,12 @@ def plan_windows(
     spec = _with_late_names(spec, names, titles, written.calls)
     calls = [call.text for call in written.calls]
     definition = {"window": repr(window), "by": list(names), "time": time.title, "aggregates": calls}
-    spec = replace(spec, definition=definition, parameters=_parameters(window, names, calls, time, spec.engine))
+    spec = replace(
+        spec,
+        definition=definition,
+        parameters=_parameters(window, names, calls, time, spec.engine),
+        lineage=_lineage(window, names, spec.engine),
+    )
     once = settings["early"] is None and not settings["lateness"]
     # "final" if each window is emitted once.
     results = "final" if once else str(settings["results"])
@@ -178,6 +183,20 @@ def _parameters(
         "lateness": show_span(engine.lateness),
         "results": engine.results,
         "on_time": engine.on_time,
+    }
+
+
+def _lineage(window: WindowKind, names: Sequence[str], engine: Any) -> dict[str, Any]:
+    """How panes follow from rows; times in microseconds. The gap of sessions is null if it is a column."""
+    given = {at.name: getattr(window, at.name) for at in fields(window)}
+    shown = {name: value if isinstance(value, int | str) else None for name, value in given.items()}
+    return {
+        "window": {"kind": type(window).__name__.lower(), **shown},
+        "by": [f"by_{place}" for place in range(len(names))],
+        "lateness": engine.lateness,
+        "early": None if engine.early is None else engine.early.describe(),
+        "late": None if engine.late_trigger is None else engine.late_trigger.describe(),
+        "results": engine.results,
     }
 
 

@@ -4,6 +4,7 @@
     flows/<name>/lock               locked while flow.json changes
     flows/<name>/v<version>/        Spark's checkpoint
     flows/<name>/does-v<version>.json   what that version does; see `flow_description`
+    flows/<name>/lineage-v<version>.json    which records its rows are made of; see `flow_lineage`
 
 `flow.json` is replaced atomically and synced. A run starts by raising the epoch and recording it for its version: a version
 has one current run, and a run that finds another epoch than its own is fenced. Two versions may run beside each other,
@@ -225,13 +226,18 @@ class FlowStore:
             return {**known, "runs": runs}
 
         self.change(without)
-        with suppress(FileNotFoundError):
-            os.remove(self.description(version))
+        for path in (self.description(version), self.lineage(version)):
+            with suppress(FileNotFoundError):
+                os.remove(path)
         self._release_holds(str(version))
 
     def description(self, version: int) -> str:
         """The file with what a version of the flow does."""
         return f"{self.folder}/does-v{version}.json"
+
+    def lineage(self, version: int) -> str:
+        """The file with which records the rows of a version of the flow are made of."""
+        return f"{self.folder}/lineage-v{version}.json"
 
     def checkpoint(self, version: int) -> str:
         return f"{self.folder}/v{version}"

@@ -87,7 +87,8 @@ def clocks_of(offsets: Iterable[Mapping[str, Any]]) -> Clocks:
     return Clocks(
         min(watermarks, default=NO_TIME),
         max((offset["now"] for offset in known), default=NO_TIME),
-        min((offset["appended"] for offset in known if "appended" in offset), default=NO_TIME),
+        # A source that has not had a batch yet may give a record of any time.
+        min((offset.get("appended", NO_TIME) for offset in known), default=NO_TIME),
     )
 
 

@@ -131,12 +131,14 @@ class SqlSnapshot:
         found = self._one(f"{select} WHERE committed_at <= $1 ORDER BY end_position DESC LIMIT 1", at)
         return None if found is None else Commit(*map(int, found))
 
-    def key_changes(self, key: Any, before: int | None, limit: int) -> list[KeyChange]:
+    def key_changes(self, key: Any, after: int, until: int | None, limit: int) -> list[KeyChange]:
         tables, width = self._tables, len(self.schema)
         stored = tables.stored_key(key)
         if stored is None:
             return []
-        found = self._connection.query(tables.select_key_changes, *stored, before or LAST, limit)
+        found = self._connection.query(
+            tables.select_key_changes, *stored, after, LAST if until is None else until, limit
+        )
         return [self._key_change(row[0], row[1], row[2 : 2 + width], row[2 + width :]) for row in found]
 
     def _key_change(self, position: int, change: str, old: Row, new: Row) -> KeyChange:

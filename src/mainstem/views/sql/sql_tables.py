@@ -235,11 +235,13 @@ class SqlTables(ABC):
 
     @cached_property
     def select_key_changes(self) -> str:
-        """The changes of the row with a key before a position, newest first: position, kind, old and new row."""
+        """The last changes of a row after a position up to another, at most so many, newest first: position, kind, old and new
+        row."""
+        count = len(self.key)
         return (
             f"SELECT c.position, c.change, {self.selected_change('old')}, {self.selected_change('new')} "
             f"FROM {self.table('changes')} AS c WHERE {self._key_is_given(self.changed_key('c.'))} "
-            f"AND c.position < ${len(self.key) + 1} ORDER BY c.position DESC LIMIT ${len(self.key) + 2}"
+            f"AND c.position > ${count + 1} AND c.position <= ${count + 2} ORDER BY c.position DESC LIMIT ${count + 3}"
         )
 
     @cached_property

@@ -41,6 +41,7 @@ from mainstem.workbench.cli.terminal_table import (
     show_table,
 )
 from mainstem.workbench.cli.view_check_command import check
+from mainstem.workbench.cli.why_command import why
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -424,6 +425,7 @@ def versions(
 
 
 app.command("rebuild")(rebuild)
+app.command("why")(why)
 app.command("check")(check)
 
 

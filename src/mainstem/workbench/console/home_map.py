@@ -75,10 +75,12 @@ class HomeMap:
         self.looks.append({"id": node, "text": text, "cause": cause, "hint": hint})
 
 
-def home_map(stem: Mainstem, *, known: dict[str, Any] | None = None) -> dict[str, Any]:
+def home_map(
+    stem: Mainstem, progress: dict[str, list[dict[str, Any]]] | None = None, *, known: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """The map now, as plain JSON values. `known` is the one before: of a database that is away it has the names."""
     drawn = HomeMap(stem.log.clock.now())
-    rows = last_progress(stem)
+    rows = last_progress(stem) if progress is None else progress
     draw_topics(stem, drawn)
     _flows(stem, drawn, rows)
     _views(stem, drawn, known)
@@ -167,7 +169,7 @@ def draw_topics(stem: Mainstem, drawn: HomeMap, until: int | None = None) -> Non
     for name in stem.topics():
         if name.startswith(OWN_PREFIX):
             continue
-        found = try_look({}, lambda name: _topic_amounts(stem.topic(name), drawn.now, until), name)
+        found = try_look({}, lambda it: _topic_amounts(stem.topic(it), drawn.now, until), name)
         if isinstance(found, Unreadable):
             # It may have been deleted since the names were read.
             if name not in stem.topics():

@@ -195,6 +195,29 @@ class Partition:
         assert head is not None
         return head
 
+    def settle_appends(self) -> bool:
+        """Whether all that was written until now can be read: then later records have a later time than the clock had before
+        this call. Publishes what a dead process left."""
+        if self._is_busy(WRITE):
+            return False
+        tail, head = self._tail.read(WRITTEN), self.heads.read(self.slot)
+        if tail is None or head is None:
+            return False
+        if tail.place <= head.place or self.fenced():
+            return True
+        if self._is_busy(SYNC):
+            return False
+        try:
+            with self._translate_errors():
+                self._publisher.publish(tail)
+        except MainstemError:
+            return False
+        return True
+
+    def _is_busy(self, byte: int) -> bool:
+        """Whether another thread or process holds a lock."""
+        return self.lock.turns[byte].locked() or self.lock.holder(byte) is not None
+
     def fenced(self) -> bool:
         """Whether an fsync failed, so that appends are refused until a take-over."""
         with self._translate_errors():

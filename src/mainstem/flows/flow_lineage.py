@@ -1,0 +1,112 @@
+"""The lineage of a flow: how the rows of its sink follow from the records of its sources.
+
+    flows/<name>/lineage-v<version>.json    {"format": 1, "flow": "revenue", "version": 1, "epoch": 7,
+        "sink": {"kind": "view", "name": "revenue", "key": ["store", "window"]},
+        "rows": {"is": "rows", "where": [], "columns": [["store", ["column", "by_0"]], ...],
+                 "of": {"is": "stage", "operator": "windowed", "stage": "windowed-0", "how": {"window": {...}, ...},
+                        "of": [{"is": "rows", "of": {"is": "read", "source": "orders", "leaf": 0, "delay": 60000000}, ...}]}},
+        "because": "", "crc32c": ...}
+
+A tree of nodes is drawn in `plan_lineage`. A stage has `how` its engine's output columns follow from the columns of its inputs
+(`StageSpec.lineage`). If the lineage cannot be said, `rows` is null and `because` names what prevents it.
+
+Each run writes it, replaced atomically; no run reads it. Without it, or if it is damaged, `view.why` names ranges of offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from mainstem.batch import FlowRun
+from mainstem.durable_files import REAL_FILES, decode_checked, encode_checked, replace_file
+from mainstem.flows.flow_description import key_of
+from mainstem.operators.stage.stage import Stage, stage_schema
+from mainstem.spark.build import Leaf
+from mainstem.spark.checkpoint.flow_store import FlowStore
+from mainstem.spark.plan.bound_plan import BoundPlan, obstacle
+from mainstem.spark.plan.flow_plan import attributes_of, stage_uses
+from mainstem.spark.plan.plan_lineage import Tree, Unsaid, trace_frame, trace_stream
+from mainstem.spark.spark_types import spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from mainstem.flows.program import PlannedFlow
+
+__all__ = ["read_lineage", "trace_flow", "write_lineage"]
+
+FORMAT = 1
+
+
+def write_lineage(store: FlowStore, run: FlowRun, planned: PlannedFlow) -> None:
+    """Write the lineage of a flow, if it can be written: no flow fails for want of it."""
+    try:
+        rows, because = trace_flow(planned.flow.rows, planned.stages, planned.leaves), ""
+    except Unsaid as unsaid:
+        rows, because = None, str(unsaid)
+    except Exception as error:  # noqa: BLE001 - Spark's plans have no public form: whatever they do, the flow runs
+        rows, because = None, f"{type(error).__name__} in its plan"
+    sink = planned.flow.into
+    content = {
+        "format": FORMAT,
+        "flow": planned.name,
+        "version": run.version,
+        "epoch": run.epoch,
+        "sink": {"kind": sink.kind, "name": sink.name, "key": key_of(sink)},
+        "rows": rows,
+        "because": because,
+    }
+    with suppress(OSError):
+        replace_file(REAL_FILES, store.lineage(run.version), encode_checked(content))
+
+
+def read_lineage(store: FlowStore, version: int) -> dict[str, Any] | None:
+    """The lineage of a version of a flow; None if it is not known."""
+    with suppress(OSError, ValueError), open(store.lineage(version), "rb") as file:
+        content = decode_checked(file.read(), since=1, known=FORMAT)
+        return content if content.get("format") == FORMAT else None
+    return None
+
+
+def trace_flow(rows: DataFrame, stages: Sequence[Stage], leaves: Mapping[int, Leaf]) -> Tree:
+    """The tree of a flow's rows; raises `Unsaid` if there is none."""
+    sources: dict[int, Tree] = {
+        number: {"is": "read", "source": leaf.source, "leaf": number, "delay": leaf.delay}
+        for number, leaf in leaves.items()
+    }
+    made: dict[int, tuple[Stage, Tree]] = {}
+    for stage in stages:
+        if stage.spec.lineage is None:
+            raise Unsaid(stage.spec.operator)
+        tree: Tree = {
+            "is": "stage",
+            "operator": stage.spec.operator,
+            "stage": stage.name,
+            "how": dict(stage.spec.lineage),
+            "of": [_trace(given, made, sources) for given in stage.inputs],
+        }
+        made[stage.number] = stage, tree
+    return _trace(rows, made, sources)
+
+
+def _trace(rows: DataFrame, made: Mapping[int, tuple[Stage, Tree]], sources: Mapping[int, Tree]) -> Tree:
+    before = stage_uses(rows)
+    if not before:
+        return trace_stream(rows, sources)
+    if found := obstacle(rows):
+        raise Unsaid(found)
+    spark = rows.sparkSession
+    bound: dict[str, DataFrame] = {}
+    stages: dict[int, Tree] = {}
+    for number in before:
+        stage, tree = made[number]
+        # A leaf about which the optimizer knows nothing.
+        leaf = spark.createDataFrame(
+            spark.sparkContext.emptyRDD(), spark_schema(stage_schema(stage.spec.engine).remove_metadata())
+        )
+        for column, _ in attributes_of(leaf._jdf.queryExecution().analyzed().output()):
+            stages[column] = tree
+        bound[str(number)] = leaf
+    return trace_frame(BoundPlan(rows).bind(bound), stages)

@@ -1,0 +1,102 @@
+"""BatchReports: which offsets each batch of a flow read, and its watermark, from `mainstem.progress`."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mainstem.clock import as_us
+from mainstem.flows.progress_rows import PROGRESS_TOPIC
+from mainstem.log.log import Log
+from mainstem.log.topic import Topic
+from mainstem.log.watermark import NO_TIME
+
+__all__ = ["BatchReport", "BatchReports"]
+
+Ranges = Mapping[str, Mapping[int, tuple[int, int]]]
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """One batch: from which offset of each partition up to which (not included), by source."""
+
+    batch: int
+    ranges: Ranges
+    watermark: int
+
+
+class BatchReports:
+    """The batches of one version of a flow, in order; those that were reported twice once."""
+
+    def __init__(self, reports: Sequence[BatchReport]) -> None:
+        self._reports = sorted({it.batch: it for it in reports}.values(), key=lambda it: it.batch)
+        self._numbers = [it.batch for it in self._reports]
+
+    @classmethod
+    def read(cls, log: Log, flow: str, version: int) -> BatchReports:
+        """The reports that are kept."""
+        if PROGRESS_TOPIC not in log.topic_names():
+            return cls([])
+        rows = Topic(log, log.open_topic(PROGRESS_TOPIC)).to_arrow(
+            columns=["flow", "version", "batch", "watermark", "sources"]
+        )
+        return cls([_report(row) for row in rows.to_pylist() if row["flow"] == flow and row["version"] == version])
+
+    def ranges(self, batch: int | None) -> Ranges:
+        """The offsets of one batch; empty if they are not known."""
+        found = None if batch is None else self._at(batch)
+        return {} if found is None else found.ranges
+
+    def spans(
+        self, batch: int | None, applied: Mapping[str, Mapping[int, int]]
+    ) -> dict[str, dict[int, tuple[int, int]]]:
+        """What the flow had read of each source after a batch; `applied`: by now."""
+        begun = self._reports[0].ranges if self._reports and self._reports[0].batch == 0 else {}
+        found = {
+            source: {number: (begun.get(source, {}).get(number, (0, 0))[0], end) for number, end in ends.items()}
+            for source, ends in applied.items()
+        }
+        if batch is None:
+            return found
+        # A source that a batch did not read stood where the next one began, or the one before ended.
+        for source, ends in found.items():
+            for number, (first, end) in ends.items():
+                ends[number] = first, min(end, self._stop(source, number, batch, end))
+        return found
+
+    def _stop(self, source: str, partition: int, batch: int, end: int) -> int:
+        place = bisect.bisect_right(self._numbers, batch)
+        for report in reversed(self._reports[:place]):
+            if (span := report.ranges.get(source, {}).get(partition)) is not None and report.batch == batch:
+                return span[1]
+            break
+        for report in self._reports[place:]:
+            if (span := report.ranges.get(source, {}).get(partition)) is not None:
+                return span[0]
+        return end
+
+    def watermark(self, batch: int | None) -> int | None:
+        """The watermark of a batch; None if it is not known."""
+        found = None if batch is None else self._at(batch)
+        return None if found is None else found.watermark
+
+    def watermark_at(self, source: str, partition: int, offset: int) -> int:
+        """The watermark by which Spark dropped late rows in the batch that read a record: that of the batch before."""
+        place = bisect.bisect_right(
+            self._reports, offset, key=lambda it: it.ranges.get(source, {}).get(partition, (0, 0))[1]
+        )
+        return self._reports[place - 1].watermark if 0 < place <= len(self._reports) else NO_TIME
+
+    def _at(self, batch: int) -> BatchReport | None:
+        place = bisect.bisect_left(self._numbers, batch)
+        return self._reports[place] if place < len(self._numbers) and self._numbers[place] == batch else None
+
+
+def _report(row: Mapping[str, Any]) -> BatchReport:
+    ranges = {
+        source["source"]: {it["partition"]: (it["start"] or 0, it["stop"]) for it in source["partitions"] or ()}
+        for source in row["sources"] or ()
+    }
+    return BatchReport(row["batch"], ranges, NO_TIME if row["watermark"] is None else as_us(row["watermark"]))

@@ -1,0 +1,253 @@
+"""`view.why`: the records a row of a view was made of, the values it had, and whether that is exact. Needs no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from mainstem.errors import Invalid, MainstemError
+from mainstem.flows.flow_lineage import read_lineage
+from mainstem.flows.why.batch_reports import BatchReports
+from mainstem.flows.why.limits import Equal, Limit
+from mainstem.flows.why.log_records import LogRecords
+from mainstem.flows.why.traced_flow import FlowTrace
+from mainstem.flows.why.traced_rows import Inexact, MadeOf, TracedRows, follow, freeze
+from mainstem.log.log import Log
+from mainstem.log.rows.key_values import key_values
+from mainstem.spark.checkpoint.flow_store import FlowStore
+from mainstem.views.row_explanation import RowExplanation, ShownRow
+from mainstem.views.view import View
+from mainstem.views.view_history import AsOf, position_as_of
+from mainstem.views.view_store import KeyChange, VersionSnapshot
+
+__all__ = ["NoSuchRow", "explain_row", "find_records"]
+
+# Without a history the changes of a view have no index by key: only the last ones are looked through.
+CHANGES_LOOKED = 200_000
+SHOWN_MAX = 100
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """The row at some position of a view, and how it came to be."""
+
+    view: str
+    version: int
+    flow: str | None
+    schema: pa.Schema
+    key: dict[str, Any]
+    row: dict[str, Any] | None
+    # The last one first.
+    changes: Sequence[KeyChange]
+    offsets: Mapping[str, Mapping[int, int]]
+
+    @property
+    def batch(self) -> int | None:
+        """The batch that gave the row its values."""
+        return self.changes[0].batch if self.changes and self.changes[0].batch >= 0 else None
+
+
+def explain_row(
+    log: Log,
+    home: str,
+    view: View,
+    key: Any,
+    *,
+    as_of: AsOf | None = None,
+    limit: int = 1_000,
+    after: str | None = None,
+) -> RowExplanation:
+    """Why a row of a view is as it is, now or as of a time."""
+    shown = _look(view, key, as_of, log.clock.now())
+    begin = None if after is None else _parse_after(after)
+    reports = BatchReports.read(log, shown.flow, shown.version) if shown.flow is not None else BatchReports([])
+    if shown.row is None:
+        return _answer(shown, exact=False, because=_absent(shown), ranges=reports.ranges(shown.batch))
+    try:
+        found, trace = _trace(log, home, shown, reports)
+    except Inexact as reason:
+        return _answer(
+            shown, exact=False, because=_sentence(str(reason)), ranges=reports.ranges(shown.batch)
+        )  # fmt: skip
+    records, total, following = _page(trace.records(found), begin, limit)
+    return _answer(shown, exact=True, because="", records=records, total=total, after=following)
+
+
+def _answer(shown: _Shown, **facts: Any) -> RowExplanation:
+    over_time = [
+        ShownRow(it.change, it.after, it.at, None if it.batch < 0 else it.batch) for it in reversed(shown.changes)
+    ]
+    return RowExplanation(shown.view, shown.flow, shown.key, shown.row, shown=over_time, **facts)
+
+
+def _absent(shown: _Shown) -> str:
+    if shown.changes:
+        return "The row was deleted."
+    return "The view has no row with this key."
+
+
+def _sentence(reason: str) -> str:
+    return f"These are the offsets of the batch that changed the row, not its records alone: {reason}."
+
+
+# The row
+
+
+def _look(view: View, key: Any, as_of: AsOf | None, now: int) -> _Shown:
+    with view.snapshot() as snapshot:
+        position = None if as_of is None else position_as_of(snapshot, as_of, view=view.name, now=now)
+        flow, _, _, _ = snapshot.progress()
+        names = snapshot.facts.key
+        given = dict(zip(names, key_values(key, names, of=f'view "{view.name}"'), strict=True))
+        row = snapshot.get(key, position)
+        return _Shown(
+            view.name, snapshot.version, flow, snapshot.schema, given, row, _changes(snapshot, key, position), snapshot.offsets()
+        )  # fmt: skip
+
+
+def _changes(snapshot: VersionSnapshot, key: Any, position: int | None) -> list[KeyChange]:
+    first, last = snapshot.positions()
+    until = last if position is None else position
+    after = first - 1 if snapshot.kept_since() is not None else max(first - 1, until - CHANGES_LOOKED)
+    return snapshot.key_changes(key, after, until, SHOWN_MAX)
+
+
+# Its records
+
+
+def _trace(log: Log, home: str, shown: _Shown, reports: BatchReports) -> tuple[MadeOf, FlowTrace]:
+    if shown.flow is None:
+        raise Inexact("no flow has written this view")
+    lineage = read_lineage(FlowStore(home, shown.flow), shown.version)
+    if lineage is None:
+        raise Inexact("its flow has not recorded its lineage; it does so when it runs again")
+    if lineage["rows"] is None:
+        raise Inexact(f"it cannot be said which rows {lineage['because']} gives")
+    records = LogRecords(log, reports.spans(shown.batch, shown.offsets))
+    assert shown.row is not None
+    pane = shown.row.get("pane")
+    timing = pane.get("timing") if isinstance(pane, dict) else None
+    trace = FlowTrace(
+        records.read, timing=timing, watermark=reports.watermark(shown.batch), watermark_at=reports.watermark_at
+    )
+    try:
+        found = find_records(trace, lineage["rows"], shown.schema, list(shown.key), shown.row)
+    except NoSuchRow as error:
+        raise Inexact(_lost(records) or str(error)) from error
+    except MainstemError as error:
+        raise Inexact(f"a topic cannot be read: {error}") from error
+    if records.lost and len(found) != 1:
+        # Records that are lost may have been part of it.
+        raise Inexact(_lost(records))
+    return found, trace
+
+
+class NoSuchRow(Inexact):
+    """From the records that are there another row follows."""
+
+
+def find_records(
+    trace: FlowTrace, tree: Mapping[str, Any], schema: pa.Schema, key: Sequence[str], row: Mapping[str, Any]
+) -> MadeOf:
+    """The numbers of the records that a row of a flow was made of; raises `Inexact` if that cannot be said."""
+    if _shows_parts(tree):
+        raise Inexact('with results="discard" a row has only what came since the pane before it')
+    limits: list[Limit] = [Equal(["column", name], (row[name],)) for name in key]
+    rows = trace.rows(dict(tree), limits)
+    found = _matching(rows, schema, key, row)
+    if not found:
+        raise NoSuchRow("from what the log has now, another row follows")
+    # Of several that are equal the last: it replaced the others.
+    return rows.made_of[found[-1]]
+
+
+def _shows_parts(tree: Mapping[str, Any]) -> bool:
+    while tree["is"] == "rows":
+        tree = tree["of"]
+    how = tree.get("how", {})
+    many = how.get("early") is not None or bool(how.get("lateness"))
+    return tree["is"] == "stage" and tree["operator"] == "windowed" and how["results"] == "discard" and many
+
+
+def _lost(records: LogRecords) -> str:
+    if not records.lost:
+        return ""
+    return ", ".join(
+        f"{topic} no longer has its records before offset {offset:,}" for topic, offset in records.lost.items()
+    )
+
+
+def _matching(rows: TracedRows, schema: pa.Schema, key: Sequence[str], row: Mapping[str, Any]) -> list[int]:
+    """The rows that have the values that were shown, as far as they are computed."""
+    found = list(range(rows.count))
+    if rows.knows(["record", "change"]):
+        changes = follow(rows.table, ["record", "change"]).to_pylist()
+        found = [at for at in found if changes[at] != "delete"]
+    for name in schema.names:
+        if name == "pane" or not rows.knows([name]):
+            if name in key:
+                raise Inexact(f'the value of "{name}", a part of the key, is not recomputed')
+            continue
+        values = _as_shown(rows, name, schema.field(name).type)
+        found = [at for at in found if _fits(values[at], row[name])]
+    return found
+
+
+def _as_shown(rows: TracedRows, name: str, data_type: pa.DataType) -> list[Any]:
+    column = rows.table.column(name)
+    if not pa.types.is_nested(data_type) and column.type != data_type:
+        column = column.cast(data_type)
+    found: list[Any] = column.to_pylist()
+    return found
+
+
+def _fits(computed: Any, shown: Any) -> bool:
+    """Whether they are equal, in the fields that are computed."""
+    if isinstance(computed, dict) and isinstance(shown, dict):
+        return all(_fits(value, shown.get(name)) for name, value in computed.items())
+    return bool(freeze(computed) == freeze(shown))
+
+
+# Pages
+
+
+def _position(topic: str, record: Mapping[str, Any]) -> tuple[str, int, int]:
+    return topic, record["partition"], record["offset"]
+
+
+def _page(
+    found: Sequence[tuple[str, pa.Table]], after: tuple[str, int, int] | None, limit: int
+) -> tuple[dict[str, pa.Table], int, str | None]:
+    """Up to `limit` records after a position, each once; the number of all, and the position of the last one if others follow."""
+    places: dict[tuple[str, int, int], tuple[int, int]] = {}
+    for number, (topic, table) in enumerate(found):
+        record = table.column("record").combine_chunks()
+        columns = record.field("partition").to_pylist(), record.field("offset").to_pylist()
+        for row, (partition, offset) in enumerate(zip(*columns, strict=True)):
+            places.setdefault((topic, partition, offset), (number, row))
+    ordered = sorted(places)
+    left = [position for position in ordered if after is None or position > after]
+    chosen = left[:limit]
+    tables: dict[str, pa.Table] = {}
+    for number, (topic, table) in enumerate(found):
+        rows = [places[position][1] for position in chosen if places[position][0] == number]
+        if rows:
+            part = table.take(pa.array(rows))
+            tables[topic] = pa.concat_tables([tables[topic], part]) if topic in tables else part
+    following = "/".join(map(str, chosen[-1])) if len(left) > limit else None
+    return tables, len(ordered), following
+
+
+def _parse_after(after: str) -> tuple[str, int, int]:
+    topic, _, rest = after.partition("/")
+    partition, _, offset = rest.partition("/")
+    if not topic or not partition.isdigit() or not offset.isdigit() or len(partition + offset) > 25:
+        raise Invalid(
+            f'after "{after[:60]}" is not the end of a page',
+            detail="It is `after` of the page before: topic/partition/offset.",
+            hint="Leave it out for the first page.",
+        )
+    return topic, int(partition), int(offset)
