@@ -18,8 +18,8 @@ import { TopicPage } from "./pages/topic";
 import { ViewPage } from "./pages/view";
 import { ProblemPanel } from "./problem_panel";
 import { Shell } from "./shell";
-import { useWalk, type Walk, WalkLine } from "./walk";
 import { TimeSlider } from "./time_slider";
+import { useWalk, type Walk, WalkLine } from "./walk";
 import { instant } from "./words";
 
 const TITLES: Record<string, string> = { flows: "Flows", topics: "Topics", views: "Views", queues: "Queues", query: "Query" };
@@ -31,9 +31,9 @@ function App() {
   const past = useHomeThen(at);
   const home = at ? { facts: past.content, problem: past.problem ?? present.problem, trends: new Map<string, number[]>() } : present;
   const count = useCount(present.facts);
-  const walk = useWalk(address, count);
   // The past does not change.
   const live = at ? 0 : count;
+  const walk = useWalk(address, count);
   const { facts } = home;
   const [section = ""] = address.path;
   const page = section === "" ? "Overview" : (TITLES[section] ?? "");
@@ -47,8 +47,8 @@ function App() {
   return (
     <Shell page={page} home={present.facts?.home.name ?? ""} things={things} shown={facts?.home.at}>
       {at && present.facts && <ThenBanner at={at} now={instant(present.facts.home.at)} page={section} />}
+      {walk && section !== "" && <WalkLine walk={walk} />}
       <Boundary key={`${address.path.join("/")} ${at}`}>
-        {facts && walk && section !== "" && <WalkLine walk={walk} />}
         {facts ? <Page address={address} home={home} facts={facts} live={live} walk={walk} /> : home.problem ? home.problem.status === 401 ? <LogIn problem={home.problem} /> : <ProblemPanel whole problem={home.problem} /> : <p class="dim">The home is being read.</p>}
       </Boundary>
       {present.facts && <TimeSlider facts={present.facts} subject={subjectOf(address.path)} at={at ? instant(at) : null} live={count} />}

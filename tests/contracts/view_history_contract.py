@@ -7,17 +7,22 @@ import pyarrow as pa
 import pytest
 
 from mainstem.batch import Batch, FlowRun
-from mainstem.clock import as_datetime
+from mainstem.clock import as_datetime, as_us
 from mainstem.errors import FellOff, Invalid, NotYet
 from mainstem.views.sql import sql_writer
 from mainstem.views.view import View
+from mainstem.views.view_history import position_as_of
 from tests.contracts.view_rows import RUN, SCHEMA, OpenView, recorded, rows
+
+NEVER = 2**62
 
 
 def was(view: View, as_of: Any) -> dict[str, int]:
     """All rows as they were, asked in every way."""
     found = dict(zip(*view.to_arrow(as_of=as_of).to_pydict().values(), strict=True))
     assert list(found) == sorted(found)
+    with view.snapshot() as snapshot:
+        assert snapshot.count(position_as_of(snapshot, as_of, view=view.name, now=NEVER)) == len(found)
     for store in ("Berlin", "Lisbon", "Osaka", "Quito"):
         row = view.get(store, as_of=as_of)
         assert row == ({"store": store, "amount": found[store]} if store in found else None)
@@ -164,6 +169,39 @@ class ViewHistoryContract:
         writer.apply(rows(Berlin=2), Batch(1, RUN, {"orders": {0: 2}}))
         with pytest.raises(Invalid, match="keeps no history"):
             view.to_arrow(as_of="orders@0:1")
+
+    def test_a_key_has_every_change_with_its_rows_and_its_batch(self, open_view: OpenView, clock: Any) -> None:
+        view = open_view("revenue", key="store", history="30 days")
+        writer = view.writer(RUN, SCHEMA)
+        times = []
+        for number, given in enumerate(
+            (rows(Berlin=1, Lisbon=2), rows(Berlin=5), recorded(("Berlin", None, 0, 5, "delete")), rows(Berlin=7))
+        ):
+            clock.advance("1 minute")
+            writer.apply(given, Batch(number, RUN, {"orders": {0: number + 1}}))
+            times.append(applied_at(view))
+
+        found = view.history("Berlin")
+        berlin = {amount: {"store": "Berlin", "amount": amount} for amount in (1, 5, 7)}
+        assert [(it.change, it.batch, it.before, it.after) for it in found] == [
+            ("insert", 3, None, berlin[7]), ("delete", 2, berlin[5], None), ("update", 1, berlin[1], berlin[5]),
+            ("insert", 0, None, berlin[1]),
+        ]  # fmt: skip
+        assert [it.at for it in found] == times[::-1]
+        newest, *older = found
+        assert view.history("Berlin", limit=1) == [newest]
+        assert view.history("Berlin", before=newest.position) == older
+        assert [it.change for it in view.history("Lisbon")] == ["insert"]
+        assert view.history("Osaka") == []
+        with view.snapshot() as snapshot:
+            commit = snapshot.last_commit(as_us(times[1]))
+            assert commit is not None
+            assert (commit.batch, as_datetime(commit.at)) == (1, times[1])
+            assert snapshot.last_commit(as_us(times[0]) - 1) is None
+        # Without history these are the changes that are kept.
+        plain = open_view("plain", key="store")
+        plain.writer(RUN, SCHEMA).apply(rows(Berlin=1), Batch(0, RUN))
+        assert [it.after for it in plain.history("Berlin")] == [berlin[1]]
 
     def test_it_goes_on_through_other_versions(self, open_view: OpenView, clock: Any) -> None:
         view = open_view("revenue", key="store", history="1 day")

@@ -42,6 +42,11 @@ class ViewVersionsContract:
         assert [row["store"] for row in found.removed_rows] == [f"s{n:02}" for n in range(10)]
         assert [new["store"] for _, new in found.changed_rows] == [f"s{n:02}" for n in range(12, 22)]
         assert [row["store"] for row in found.added_rows] == [f"s{n:02}" for n in range(25, 35)]
+        page = view.difference(1, 2, limit=3, skip=11)
+        assert (page.same, page.changed, page.added, page.removed) == (0, 13, 15, 12)
+        assert [row["store"] for row in page.removed_rows] == ["s11"]
+        assert [new["store"] for _, new in page.changed_rows] == ["s23", "s24"]
+        assert [row["store"] for row in page.added_rows] == ["s36", "s37", "s38"]
 
     def test_who_follows_gets_the_difference_when_another_version_is_used(self, open_view: OpenView) -> None:
         view = open_view("revenue", key="store")

@@ -216,25 +216,6 @@ def test_a_port_that_is_taken_is_told(home, capsys):
     assert said[2].startswith("Hint: ")
 
 
-def test_headers_that_do_not_come_are_not_waited_for(console):
-    # The deadline is ten seconds; meanwhile others are answered.
-    slow = [socket.create_connection((console.host, console.port)) for _ in range(10)]
-    try:
-        for connection in slow:
-            connection.sendall(b"GET /api/home HTTP/1.1\r\nHost: lo")
-        assert console.ask("/api/session").status == 200
-        for connection in slow:
-            connection.settimeout(300)
-            try:
-                assert connection.recv(100) == b""
-            except ConnectionResetError:
-                continue
-    finally:
-        for connection in slow:
-            connection.close()
-    assert console.ask("/api/session").status == 200
-
-
 def test_one_cannot_send_a_body_without_end(console):
     large = {"sql": "SELECT " + "1" * 100_000}
     assert console.ask("/api/query", method="POST", body=large).status == 400

@@ -7,7 +7,10 @@ import pytest
 
 import mainstem
 from mainstem.batch import Batch
+from mainstem.clock import ManualClock
 from mainstem.log.activity import note_activity
+from mainstem.log.embedded.embedded_log import EmbeddedLog
+from mainstem.stem import Mainstem
 from mainstem.views.view import View
 from mainstem.workbench.console.flow_picture import flow_picture
 from mainstem.workbench.console.home_map import home_map
@@ -150,6 +153,27 @@ def test_the_home_as_it_was(stem, flow):
     assert [row["what"] for row in after["activity"]] == ["killed"]
     with pytest.raises(mainstem.Invalid):
         home_then(stem, now, datetime.now(UTC) + MINUTE)
+
+
+def test_what_holds_a_flow_back_is_its_cause(tmp_path):
+    clock = ManualClock(NOW)
+    with Mainstem(EmbeddedLog(tmp_path / "shop", upkeep="manual", clock=clock), home=str(tmp_path / "shop")) as stem:
+        orders = stem.create_topic("orders", schema="at TIMESTAMP", event_time="at", partitions=2)
+        for number, at in enumerate((NOW - 2 * MINUTE, NOW)):
+            orders.append([{"at": at}], partition=number)
+        source = {"topic": "orders", "offsets": {"0": 1, "1": 1}, "delay": 0}
+        did_batch(stem, began(stem, "held"), 0, {}, more=[source])
+        slow = began(stem, "slow")
+        did_batch(stem, slow, 0, {"orders": {0: 0, 1: 0}}, batch_ms=1_000, phases={"addBatch": 950}, sink_ms=800)
+        clock.advance("10 minutes")
+        looks = {look["id"]: (look["text"], look["cause"]) for look in home_map(stem)["wants_a_look"]}
+    assert looks == {
+        "flow:held": (
+            "the watermark of flow held is held back",
+            "Partition 0 of orders holds it: the furthest is 2 min 0 s ahead.",
+        ),
+        "flow:slow": ("flow slow is 10 min 0 s behind", "Of a batch the sink takes 80 %."),
+    }
 
 
 @pytest.mark.parametrize("subject", ["", "view:revenue", "flow:nothing", "topic:nothing", "topic:../x"])

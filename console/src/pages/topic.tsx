@@ -98,11 +98,10 @@ function RecordList({ path, subject, address, now }: { path: string; subject: st
   const newest = position === "";
   // The cursor means nothing any more: the topic is another one, or was deleted. The next read begins anew.
   const astray = useRef(false);
-  const watched = newest && !at ? subject : null;
-  useStream(watched, ({ kind }) => {
+  useStream(newest && !at ? subject : null, ({ kind }) => {
     if (kind === "gap" || kind === "gone") astray.current = true;
   });
-  const tick = useTick(watched);
+  const tick = useTick(newest && !at ? subject : null);
   const busy = useRef(false);
   // What came while a read was under way: a reason for another one.
   const missed = useRef(false);

@@ -9,6 +9,7 @@ import { useTick } from "../live";
 import { ProblemPanel } from "../problem_panel";
 import { RowTable } from "../table";
 import { Name, textOf } from "../value";
+import { WhyLink, WhyPanel } from "./why";
 import { ago, count, counted, instant, size, span, type Whole } from "../words";
 import { FoundRows, historyLead, keyIn, KeyPage, KeySearch } from "./view_key";
 import { type VersionFacts, Versions } from "./view_versions";
@@ -42,6 +43,7 @@ export function ViewPage({ name, address, home, live }: { name: string; address:
   const after = address.query.get("after");
   const at = address.query.get("at");
   const key = keyIn(address.query.get("key"));
+  const why = address.query.get("why");
   const node = home.nodes.find((candidate) => candidate.id === `view:${name}`);
   const facts = useAnswer<ViewFacts>(asked(path, { at }), Math.floor(live / 5));
   const question = asked(`${path}/rows`, { limit: String(PAGE), after, at });
@@ -69,11 +71,11 @@ export function ViewPage({ name, address, home, live }: { name: string; address:
           changed {node?.applied_at ? ago(instant(node.applied_at), now) : "never"}. {view.history_seconds ? `Changes of ${span(view.history_seconds)} are kept.` : "It keeps no history."}
         </p>
       )}
-      {names.length > 0 && <KeySearch shown={key} names={names} />}
+      {why ? <WhyPanel key={why} view={name} question={why} at={at} tick={tick} now={now} /> : names.length > 0 && <KeySearch shown={key} names={names} />}
       {problem && <ProblemPanel problem={problem} />}
-      {whole && <KeyPage path={path} name={name} texts={key.slice(0, names.length)} at={at} older={address.query.get("older")} tick={tick} now={now} />}
-      {key.length > 0 && !whole && names.length > 0 && <FoundRows name={name} names={names} texts={key} at={at} tick={tick} />}
-      {!key.length && page.content && (
+      {!why && whole && <KeyPage path={path} name={name} texts={key.slice(0, names.length)} at={at} older={address.query.get("older")} tick={tick} now={now} />}
+      {!why && key.length > 0 && !whole && names.length > 0 && <FoundRows name={name} names={names} texts={key} at={at} tick={tick} />}
+      {!why && !key.length && page.content && (
         <div class="body">
           <RowTable
             label={`Rows of ${name}`}
@@ -81,7 +83,7 @@ export function ViewPage({ name, address, home, live }: { name: string; address:
             rows={page.content.rows}
             nameOf={(row) => keyOf(row, page.content?.key ?? [])}
             lit={lit}
-            lead={[historyLead(names)]}
+            lead={[historyLead(names), { title: "why", cell: (row) => <WhyLink view={name} row={row} columns={page.content?.key ?? []} /> }]}
             empty="There is no row yet."
           />
           <div class="tools">

@@ -219,7 +219,7 @@ function PictureTable({ content, keyShown }: { content: PictureContent; keyShown
       <FactTable
         label="Panes of the picture"
         heads={[["window", "left"], ["key", "left"], ["shown", "left"], ["timing", "left"], ["value", "right"]]}
-        rows={panes.slice(0, TABLE_ROWS).map((pane) => [`${clock(pane.start)} to ${clock(pane.end)}`, pane.key, clock(pane.at, 1), <span class={`tag ${timing[pane.timing][0]}`}>{timing[pane.timing][1]}</span>, pane.value])}
+        rows={panes.slice(0, TABLE_ROWS).map((pane) => [`${clock(pane.start)} to ${clock(pane.end)}`, pane.key, clock(pane.at, 1), <span class={`tag ${timing[pane.timing][0]}`}>{timing[pane.timing][1]}</span>, pane.why ? <a href={pane.why} title="Why is this number so?">{pane.value}</a> : pane.value])}
         empty="There is no pane."
       />
     </div>

@@ -27,6 +27,8 @@ export interface PicturePane {
   timing: Timing;
   key: string;
   value: string;
+  /** Where it is told why it is so. */
+  why: string | null;
 }
 
 export interface PictureContent {

@@ -1,5 +1,6 @@
 // What the server answers about a picture, as the picture draws it, with what became of each row in words.
 
+import { linkWith } from "../address";
 import { clock, instant } from "../words";
 import type { PictureContent, PicturePane, PictureRow, Timing } from "./picture";
 
@@ -9,7 +10,9 @@ export interface PictureAnswer {
   sampled: number;
   rows: { event_time: string; appended_at: string; topic: string; partition: number; offset: string; late: "late" | "too late" | null; watermark: string | null }[];
   watermark: { at: string; watermark: string }[];
-  panes: { start: string; end: string; at: string; timing: string; key: string; value: string }[];
+  /** Where its panes are kept, if that is a view. */
+  view: string | null;
+  panes: { start: string; end: string; at: string; timing: string; key: string; value: string; why: unknown[] }[];
   breaks: { from: string; to: string; text: string }[];
 }
 
@@ -23,6 +26,7 @@ export function contentOf(answer: PictureAnswer, flow: string): PictureContent {
     timing: TIMINGS[pane.timing] ?? "on time",
     key: pane.key,
     value: shownValue(pane.value),
+    why: answer.view === null ? null : linkWith(["views", answer.view], { why: JSON.stringify(pane.why) }),
   }));
   return {
     now: instant(answer.now),

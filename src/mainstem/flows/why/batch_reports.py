@@ -54,9 +54,11 @@ class BatchReports:
     ) -> dict[str, dict[int, tuple[int, int]]]:
         """What the flow had read of each source after a batch; `applied`: by now."""
         begun = self._reports[0].ranges if self._reports and self._reports[0].batch == 0 else {}
+        last = self._reports[-1].ranges if self._reports else {}
+        reported = {source: {number: stop for number, (_, stop) in spans.items()} for source, spans in last.items()}
         found = {
             source: {number: (begun.get(source, {}).get(number, (0, 0))[0], end) for number, end in ends.items()}
-            for source, ends in applied.items()
+            for source, ends in {**reported, **applied}.items()
         }
         if batch is None:
             return found

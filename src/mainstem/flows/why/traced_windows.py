@@ -75,7 +75,9 @@ def windowed_step(
     chosen = pa.array(firsts, pa.int64())
     columns: dict[str, Any] = {name: given.table.column(name).take(chosen) for name in how["by"]}
     columns["window_start"] = pa.array([it.start for it in windows], pa.int64())
-    columns["window_end"] = pa.array([it.end for it in windows], pa.int64())
+    # Both ends of a sliding window are included.
+    last = 1 if how["window"]["kind"] == "sliding" else 0
+    columns["window_end"] = pa.array([it.end - last for it in windows], pa.int64())
     # An on-time pane is as late as the last moment of its window.
     columns["record"] = record_column([NO_TIME if it.end >= END else it.end - 1 for it in windows])
     many = how["early"] is not None or bool(how["lateness"])

@@ -203,7 +203,9 @@ def known_flows(stem: Mainstem) -> list[str]:
 
 def flow_facts(stem: Mainstem, name: str, progress: dict[str, list[dict[str, Any]]] | None = None) -> FlowFacts:
     """The facts of a flow; `progress` are the last rows of all flows, if read already."""
-    if name not in (known := known_flows(stem)):
+    # The folder is not listed for each flow of a list.
+    if not FlowStore(stem.home, name).exists():
+        known = known_flows(stem)
         raise FlowNotFound(
             f'flow "{name}" never ran in this home',
             detail=f"These did: {', '.join(known)}." if known else f'No flow ever ran in "{stem.home}".',

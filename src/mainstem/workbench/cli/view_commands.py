@@ -40,6 +40,7 @@ from mainstem.workbench.cli.terminal_table import (
     show_note,
     show_table,
 )
+from mainstem.workbench.cli.view_changes_commands import difference, history
 from mainstem.workbench.cli.view_check_command import check
 from mainstem.workbench.cli.why_command import why
 
@@ -424,6 +425,8 @@ def versions(
         )  # fmt: skip
 
 
+app.command("history")(history)
+app.command("difference")(difference)
 app.command("rebuild")(rebuild)
 app.command("why")(why)
 app.command("check")(check)

@@ -25,7 +25,8 @@ STATUSES: tuple[tuple[type[MainstemError], int], ...] = (
     (FellOff, 410),
 )
 BODY_BYTES_MAX = 64 * 1024
-BODY_SECONDS_MAX = 10
+# A little less than the connection itself has.
+BODY_SECONDS_MAX = 8
 
 
 class JsonResponse(Response):

@@ -39,6 +39,7 @@ from mainstem.workbench.console.view_difference import version_difference
 from mainstem.workbench.console.view_keys import key_history, key_row
 from mainstem.workbench.console.view_rows import view_page
 from mainstem.workbench.console.view_then import view_then_json
+from mainstem.workbench.console.view_why import view_why
 from mainstem.workbench.console.watched_home import WatchedHome
 
 __all__ = ["api_routes"]
@@ -69,6 +70,7 @@ def api_routes(home: WatchedHome) -> list[Route]:
         "/api/views/{name}/row": api.row,
         "/api/views/{name}/history": api.key_history,
         "/api/views/{name}/difference": api.difference,
+        "/api/views/{name}/why": api.why,
         f"/api/views/{NAME}": api.view,
         "/api/queues": api.queues,
         "/api/queues/{topic}/{queue}": api.queue,
@@ -217,6 +219,11 @@ class _ReadApi:
         limit, skip = number_in(request, "limit", 25, PAGE_ROWS_MAX), number_in(request, "skip", 0, ROWS_MAX, least=0)
         with open_view(self._stem, request.path_params["name"]) as view:
             return version_difference(view, before, after, limit, skip)
+
+    def why(self, request: Request) -> Any:
+        asked, limit = request.query_params, number_in(request, "limit", PAGE_ROWS, PAGE_ROWS_MAX)
+        with open_view(self._stem, request.path_params["name"]) as view:
+            return view_why(view, asked.get("key"), time_in(request, "at"), limit, asked.get("after") or None)
 
     # Queues
 

@@ -1,4 +1,4 @@
-"""ConsoleProtocol: uvicorn's HTTP with a deadline for the headers of a request, and for a client that takes nothing."""
+"""ConsoleProtocol: uvicorn's HTTP with deadlines for the headers and the body of a request, and for a client that takes nothing."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mainstem.workbench.console.connection_owner import ConnectionOwner
 
-__all__ = ["HEADER_SECONDS_MAX", "SILENT_SECONDS_MAX", "ConsoleProtocol"]
+__all__ = ["REQUEST_SECONDS_MAX", "SILENT_SECONDS_MAX", "ConsoleProtocol"]
 
-# A request whose headers are not complete by then is dropped.
-HEADER_SECONDS_MAX = 10
+# A request whose headers are not complete by then is dropped, and one whose body is not as long after them.
+REQUEST_SECONDS_MAX = 10
 # A client that takes nothing for this long is dropped, by the kernel.
 SILENT_SECONDS_MAX = 30
 SEND_BYTES = 64 * 1024
@@ -23,6 +23,8 @@ class ConsoleProtocol(H11Protocol):
     """One connection."""
 
     _deadline: asyncio.TimerHandle | None = None
+    # What the client has not completed: the headers (h11.IDLE) or the body (h11.SEND_BODY).
+    _awaited: object = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -34,22 +36,24 @@ class ConsoleProtocol(H11Protocol):
         if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENT_SECONDS_MAX * 1000)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
-        self._set_deadline()
+        self._await(h11.IDLE)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.conn.their_state is h11.IDLE:
-            self._set_deadline()
-        else:
-            self._clear_deadline()
+        self._await(self.conn.their_state)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._clear_deadline()
         super().connection_lost(exc)
 
-    def _set_deadline(self) -> None:
-        if self._deadline is None:
-            self._deadline = self.loop.call_later(HEADER_SECONDS_MAX, self._give_up)
+    def _await(self, state: object) -> None:
+        """Set the deadline of what comes next; more bytes of the same do not move it."""
+        if state is self._awaited and self._deadline is not None:
+            return
+        self._clear_deadline()
+        self._awaited = state
+        if state in (h11.IDLE, h11.SEND_BODY):
+            self._deadline = self.loop.call_later(REQUEST_SECONDS_MAX, self._give_up)
 
     def _clear_deadline(self) -> None:
         if self._deadline is not None:
@@ -58,5 +62,5 @@ class ConsoleProtocol(H11Protocol):
 
     def _give_up(self) -> None:
         self._deadline = None
-        if self.conn.their_state is h11.IDLE:
+        if self.conn.their_state is self._awaited:
             self.transport.abort()

@@ -101,6 +101,7 @@ def serve_console(stem: Mainstem, settings: ConsoleSettings, tell: Callable[[str
         with _tls_errors(settings):
             config.load()
         scheme = "http" if settings.tls_cert is None else "https"
+        hub.home.warm()
         tell(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/")
         _Server(config, hub).run(sockets=[listener])
 

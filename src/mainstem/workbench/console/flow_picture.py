@@ -94,6 +94,7 @@ def flow_picture(stem: Mainstem, flow: str, begin: datetime | None, end: datetim
             {"at": time_text(as_datetime(at)), "watermark": time_text(as_datetime(event))}
             for event, at in watermark.tolist()
         ],
+        "view": facts.sink.removeprefix("view ") if facts.sink.startswith("view ") else None,
         "panes": list(deque(_panes(stem, facts, span), maxlen=PANES_MAX)),
         "breaks": _breaks(stem, flow, span, now),
     }
@@ -180,6 +181,7 @@ def _too_late(stem: Mainstem, flow: str, span: _Span) -> set[tuple[int, int, int
 
 def _panes(stem: Mainstem, facts: FlowFacts, span: _Span) -> Iterator[dict[str, Any]]:
     key, parts = _sink_rows(stem, facts, span)
+    asked = _asked_key(stem, facts)
     for rows in parts:
         if "window" not in rows.schema.names or not pa.types.is_struct(rows.schema.field("window").type):
             return
@@ -187,7 +189,13 @@ def _panes(stem: Mainstem, facts: FlowFacts, span: _Span) -> Iterator[dict[str, 
             window, record = row["window"], row["record"]
             bounded = window is not None and window.get("start") is not None and window.get("end") is not None
             if bounded and record["change"] != "delete":
-                yield _pane(row, key)
+                yield {"why": [row[column] for column in asked], **_pane(row, key)}
+
+
+def _asked_key(stem: Mainstem, facts: FlowFacts) -> tuple[str, ...]:
+    """The columns of the key with which a page asks a view why a pane is as it is; none if the sink is not a view."""
+    kind, _, name = facts.sink.partition(" ")
+    return stem.view(name).key if kind == "view" and name in stem.views() else ()
 
 
 def _pane(row: dict[str, Any], key: tuple[str, ...]) -> dict[str, Any]:

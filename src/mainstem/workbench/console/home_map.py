@@ -50,6 +50,9 @@ OWN_PREFIX = "mainstem."
 # The time over which rows are counted.
 RATE_SECONDS = 10
 ACTIVITY_ROWS = 50
+# Spark's names of the phases of a batch, in our words.
+PHASES = {"addBatch": "work", "getBatch": "reading", "latestOffset": "finding offsets", "queryPlanning": "planning",
+          "walCommit": "the checkpoint", "commitOffsets": "the commit"}  # fmt: skip
 # A flow that runs is behind when it is this late.
 BEHIND_SECONDS = 60.0
 
@@ -75,12 +78,10 @@ class HomeMap:
         self.looks.append({"id": node, "text": text, "cause": cause, "hint": hint})
 
 
-def home_map(
-    stem: Mainstem, progress: dict[str, list[dict[str, Any]]] | None = None, *, known: dict[str, Any] | None = None
-) -> dict[str, Any]:
+def home_map(stem: Mainstem, *, known: dict[str, Any] | None = None) -> dict[str, Any]:
     """The map now, as plain JSON values. `known` is the one before: of a database that is away it has the names."""
     drawn = HomeMap(stem.log.clock.now())
-    rows = last_progress(stem) if progress is None else progress
+    rows = last_progress(stem)
     draw_topics(stem, drawn)
     _flows(stem, drawn, rows)
     _views(stem, drawn, known)
@@ -169,7 +170,7 @@ def draw_topics(stem: Mainstem, drawn: HomeMap, until: int | None = None) -> Non
     for name in stem.topics():
         if name.startswith(OWN_PREFIX):
             continue
-        found = try_look({}, lambda it: _topic_amounts(stem.topic(it), drawn.now, until), name)
+        found = try_look({}, lambda name: _topic_amounts(stem.topic(name), drawn.now, until), name)
         if isinstance(found, Unreadable):
             # It may have been deleted since the names were read.
             if name not in stem.topics():
@@ -265,20 +266,42 @@ def _flow_looks(drawn: HomeMap, it: FlowFacts, node: str) -> None:
         drawn.look(
             node, f"flow {it.flow} was killed", cause, "Run its program again: it continues after its last batch."
         )
-    elif it.state == "running" and it.lag.seconds > BEHIND_SECONDS:
-        cause = f"It waits for {it.waits}." if it.waits else _slowest_phase(it)
-        drawn.look(node, f"flow {it.flow} is {spoken_seconds(it.lag.seconds)} behind", cause)
+    elif it.state == "waiting":
+        drawn.look(node, f"flow {it.flow} waits and retries", f"It waits for {it.waits}.")
+    elif it.state == "running":
+        held = _held_watermark(it)
+        if it.lag.seconds > BEHIND_SECONDS:
+            cause = f"It waits for {it.waits}." if it.waits else held or _slowest_phase(it)
+            drawn.look(node, f"flow {it.flow} is {spoken_seconds(it.lag.seconds)} behind", cause)
+        elif held:
+            drawn.look(node, f"the watermark of flow {it.flow} is held back", held)
+
+
+def _held_watermark(it: FlowFacts) -> str:
+    """Which partition holds the watermark, if the others are far ahead of it."""
+    known = [holder for holder in it.holders if holder.watermark is not None]
+    if len(known) < 2 or known[0].watermark is None or known[-1].watermark is None:
+        return ""
+    ahead = (known[-1].watermark - known[0].watermark).total_seconds()
+    if ahead <= BEHIND_SECONDS:
+        return ""
+    first = known[0]
+    return f"Partition {first.partition} of {first.source} holds it: the furthest is {spoken_seconds(ahead)} ahead."
 
 
 def _slowest_phase(it: FlowFacts) -> str:
     if not it.progress:
         return ""
     last = it.progress[-1]
-    phases = {name: ms for name, ms in (last["phases"] or ()) if name != "triggerExecution"}
+    phases = {PHASES.get(name, name): ms for name, ms in (last["phases"] or ()) if name != "triggerExecution"}
     if not phases or not last["batch_ms"]:
         return ""
+    # Spark counts the work and the sink as one; the sink is known apart.
+    if sink := last.get("sink_ms") or 0:
+        phases["work"] = max(0, phases.get("work", 0) - sink)
+        phases["the sink"] = sink
     name = max(phases, key=lambda phase: phases[phase])
-    return f"{name} takes {100 * phases[name] // last['batch_ms']} % of a batch."
+    return f"Of a batch {name} takes {min(100, 100 * phases[name] // last['batch_ms'])} %."
 
 
 def _views(stem: Mainstem, drawn: HomeMap, known: dict[str, Any] | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -14,7 +15,7 @@ from mainstem.views.view import View
 from mainstem.views.view_history import format_cursor, position_as_of
 from mainstem.workbench.console.row_cells import column_facts, json_rows
 
-__all__ = ["view_page"]
+__all__ = ["key_text", "parse_key", "view_page"]
 
 
 def view_page(view: View, after: str | None, limit: int, as_of: datetime | None = None, now: int = 0) -> dict[str, Any]:
@@ -27,7 +28,7 @@ def view_page(view: View, after: str | None, limit: int, as_of: datetime | None 
         past = None if as_of is None else position_as_of(snapshot, as_of, view=view.name, now=now)
         total, schema = snapshot.count(past), snapshot.schema
         key = [schema.field(name) for name in facts.key]
-        begin = None if not after else _parse_key(after, key)
+        begin = None if not after else parse_key(after, key)
         page = snapshot.page(begin, limit, past)
     return {
         "view": view.name,
@@ -37,23 +38,39 @@ def view_page(view: View, after: str | None, limit: int, as_of: datetime | None 
         "rows": json_rows(page.rows),
         "total": total,
         "cursor": format_cursor(facts, position),
-        "next": None if page.after is None else _key_text(page.after, key),
+        "next": None if page.after is None else key_text(page.after, key),
     }
 
 
-def _key_text(values: Sequence[Any], key: Sequence[pa.Field]) -> str:
+def key_text(values: Sequence[Any], key: Sequence[pa.Field]) -> str:
+    """The values of a key as a JSON list."""
     return json_line([plain_writer(field.type)(value) for value, field in zip(values, key, strict=True)])
 
 
-def _parse_key(text: str, key: Sequence[pa.Field]) -> tuple[Any, ...]:
+def parse_key(text: str, key: Sequence[pa.Field], given: str = "after") -> tuple[Any, ...]:
+    """The values of a key, from a JSON list or an object; `given`: the parameter that has it."""
     try:
         values = parse_json(text, exact=True)
+        if isinstance(values, dict) and set(values) == {field.name for field in key}:
+            values = [values[field.name] for field in key]
         if isinstance(values, list) and len(values) == len(key):
-            return tuple(json_reader(field.type, field.name)(value) for value, field in zip(values, key, strict=True))
+            return tuple(_read(value, field) for value, field in zip(values, key, strict=True))
     except (ValueError, RecursionError, NotAValue):
         pass
+    if given == "key":
+        raise Invalid(
+            f'"{text[:60]}" is not a key',
+            detail=f"It is a JSON list with a value for each of: {', '.join(field.name for field in key)}.",
+            hint='For example: key=["Berlin"]',
+        )
     raise Invalid(
         f'after "{text[:60]}" is not the end of a page',
         detail="It is `next` of the page before.",
         hint="Leave it out for the first page.",
     )
+
+
+def _read(value: Any, field: pa.Field) -> Any:
+    # Pages have a BIGINT as text.
+    exact = pa.types.is_int64(field.type) and isinstance(value, str) and re.fullmatch(r"-?\d{1,19}", value, re.ASCII)
+    return json_reader(field.type, field.name)(int(value) if exact else value)

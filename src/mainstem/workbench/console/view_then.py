@@ -38,7 +38,8 @@ def view_then(stem: Mainstem, view: View, past: PastRows) -> ViewThen:
     with view.snapshot() as snapshot:
         position = position_as_of(snapshot, past.at, view=view.name, now=now)
         rows, commit, flow = snapshot.count(position), snapshot.last_commit(at), snapshot.progress()[0]
-        version = max((it for it in snapshot.facts.history if it.after <= position), key=lambda it: it.after).version
+        # A version that became live after that position serves the changes from the next one on.
+        version = [it.version for it in snapshot.facts.history if it.after < max(position, 1)][-1]
     facts = None if flow is None else try_look({}, flow_then, stem, flow, past)
     lag = Lag() if facts is None or isinstance(facts, Unreadable) else facts.lag
     applied_at = None if commit is None else as_datetime(commit.at)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import Any
 
+from mainstem.errors import MainstemError
 from mainstem.stem import Mainstem
 from mainstem.workbench.console.home_map import home_map
 from mainstem.workbench.console.log_reach import LogReach
@@ -25,6 +27,16 @@ class WatchedHome:
         self._map: dict[str, Any] | None = None
         self._made_at = 0
         self.took_seconds = 0.0
+
+    def warm(self) -> None:
+        """Make the first map in a thread, before anybody asks: it opens every topic, which takes most of its time."""
+
+        def make() -> None:
+            # Who asks gets the error.
+            with suppress(MainstemError, OSError):
+                self.map()
+
+        threading.Thread(target=make, name="mainstem-console first map", daemon=True).start()
 
     def map(self) -> dict[str, Any]:
         """The map, at most half a second old."""
