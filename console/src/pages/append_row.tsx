@@ -1,14 +1,14 @@
 // Appends a row to a topic, if the console permits it: what it will do is said first.
 
 import { useState } from "preact/hooks";
-import { Action, useSession } from "../action";
+import { Action, Permission, useSession } from "../action";
 import { Value } from "../value";
 
 export function AppendRow({ topic, columns }: { topic: string; columns: string }) {
   const actions = useSession()?.actions ?? [];
   const [text, setText] = useState("");
   const [open, setOpen] = useState(false);
-  if (!actions.includes("append")) return null;
+  if (!actions.includes("append")) return <Permission name="append" to="Append a row" command={`mainstem topic append ${topic} FILE`} />;
   if (!open) {
     return (
       <div class="tools">
