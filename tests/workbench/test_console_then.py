@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 import mainstem
+from mainstem.capture.capture_status import CaptureStatus, StatusFile
 from mainstem.clock import as_datetime
 from mainstem.log.activity import note_activity
 from mainstem.workbench.cli.flow_commands import flow_json
@@ -152,3 +153,21 @@ def test_a_flow_that_was_killed_is_dead_from_its_last_report_on(then):
     note_activity(stem.log, "flow", "revenue", "killed", 'flow "revenue" was killed', version=1, epoch=2)
     assert flow_then(stem, "revenue", past_rows(stem, dead)).state == "killed"
     assert flow_then(stem, "revenue", past_rows(stem, alive - timedelta(seconds=1))).state == "running"
+
+
+def test_a_capture_has_the_state_that_was_noted(tmp_path):
+    with mainstem.open(tmp_path / "shop", upkeep="manual") as stem:
+        status = CaptureStatus(
+            "shop", "a file", {}, "stopped", "2026-01-01T00:00:00+00:00", {"pid": 1, "started": 1, "boot": ""}
+        )
+        StatusFile(stem.home, "shop").write(status)
+        noted = []
+        for what in ("begun", "waiting", "restarted", "ended"):
+            note_activity(stem.log, "capture", "shop", what, f"capture {what}")
+            noted.append(as_datetime(stem.log.clock.now()))
+        nodes = [
+            next(node for node in home_then(stem, home_map(stem), at)["nodes"] if node["kind"] == "capture")
+            for at in (noted[0] - timedelta(hours=1), *noted)
+        ]
+    assert [node["state"] for node in nodes] == ["not kept", "running", "waiting", "running", "stopped"]
+    assert nodes[2]["sentence"].startswith("capture waiting. ")

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mainstem.log.log import TopicBackend
     from mainstem.stem import Mainstem
 
-__all__ = ["PastRows", "behind_then", "flow_then", "past_rows"]
+__all__ = ["STATES", "PastRows", "behind_then", "flow_then", "past_rows"]
 
 # How many of the last rows of `mainstem.activity` before a time are looked at.
 ACTIVITY_ROWS = 20_000
