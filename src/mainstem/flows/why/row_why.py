@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from mainstem.clock import as_datetime
 from mainstem.errors import Invalid, MainstemError
-from mainstem.flows.flow_lineage import read_lineage
 from mainstem.flows.why.batch_reports import BatchReports
 from mainstem.flows.why.limits import Equal, Limit
+from mainstem.flows.why.lineage_file import read_lineage
 from mainstem.flows.why.log_records import LogRecords
 from mainstem.flows.why.traced_flow import FlowTrace
 from mainstem.flows.why.traced_rows import Inexact, MadeOf, TracedRows, follow, freeze
