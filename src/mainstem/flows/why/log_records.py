@@ -16,7 +16,7 @@ import pyarrow as pa
 from mainstem.clock import as_datetime
 from mainstem.flows.why.limits import Equal, Limit
 from mainstem.flows.why.traced_rows import Inexact, freeze
-from mainstem.log.log import Log, TopicBackend
+from mainstem.log.log import Log, Promise, TopicBackend
 from mainstem.log.record import RECORD, record_schema
 from mainstem.log.rows.schema_evolution import fit
 from mainstem.log.sql_sandbox import quote
@@ -38,8 +38,8 @@ class LogRecords:
     def __init__(self, log: Log, spans: Mapping[str, Span]) -> None:
         self._log = log
         self._spans = spans
-        # What of a topic is no longer there, by topic.
-        self.lost: dict[str, int] = {}
+        # What of a topic is no longer there, in words.
+        self.lost: dict[str, str] = {}
 
     def read(self, source: str, delay: int | None, limits: Sequence[Limit]) -> pa.Table:
         """The records, in the order of partition and offset, with `record` as the last column; its watermark if there is a delay."""
@@ -47,6 +47,8 @@ class LogRecords:
             raise Inexact(f"it reads {'the ' + source if source.startswith('view ') else 'the topics ' + source[7:]}")
         topic = self._log.open_topic(source)
         spans = self._spans_of(topic)
+        # Kafka does not record the watermark of each record: then nothing says which of them were late.
+        delay = delay if Promise.WATERMARKS in self._log.promises else None
         found = [self._sealed(topic, delay, limits, spans), self._unsealed(topic, delay, limits, spans)]
         table = pa.concat_tables([it for it in found if it is not None])
         if table.num_rows > RECORDS_MAX:
@@ -63,7 +65,7 @@ class LogRecords:
             first, stop = (0, topic.latest(number)) if known is None else known.get(number, (0, 0))
             earliest = topic.earliest(number)
             if earliest > first and stop > first:
-                self.lost[topic.name] = max(self.lost.get(topic.name, 0), earliest)
+                self.lost[topic.name] = f"no longer has its records before offset {earliest:,} of partition {number}"
             found[number] = max(first, earliest), min(stop, topic.latest(number))
         return found
 
@@ -74,6 +76,8 @@ class LogRecords:
         sealed = topic.sealed_files()
         if sealed is None:
             return None
+        if any(sealed.cleaned.values()) if sealed.cleaned is not None else False:
+            self.lost.setdefault(topic.name, "is compacted, and keeps the last record of each key")
         paths, bounds = [], []
         for number, segments in sealed.segments.items():
             first, stop = spans.get(number, (0, 0))

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from mainstem.errors import Invalid, MainstemError
-from mainstem.flows.flow_lineage import read_lineage
 from mainstem.flows.why.batch_reports import BatchReports
 from mainstem.flows.why.limits import Equal, Limit
+from mainstem.flows.why.lineage_file import read_lineage
 from mainstem.flows.why.log_records import LogRecords
 from mainstem.flows.why.traced_flow import FlowTrace
 from mainstem.flows.why.traced_rows import Inexact, MadeOf, TracedRows, follow, freeze
@@ -43,6 +43,9 @@ class _Shown:
     # The last one first.
     changes: Sequence[KeyChange]
     offsets: Mapping[str, Mapping[int, int]]
+    # The last batch of the view, and whether an earlier state of it is asked for.
+    last_batch: int
+    past: bool
 
     @property
     def batch(self) -> int | None:
@@ -99,12 +102,13 @@ def _sentence(reason: str) -> str:
 def _look(view: View, key: Any, as_of: AsOf | None, now: int) -> _Shown:
     with view.snapshot() as snapshot:
         position = None if as_of is None else position_as_of(snapshot, as_of, view=view.name, now=now)
-        flow, _, _, _ = snapshot.progress()
+        flow, _, last_batch, _ = snapshot.progress()
         names = snapshot.facts.key
         given = dict(zip(names, key_values(key, names, of=f'view "{view.name}"'), strict=True))
         row = snapshot.get(key, position)
         return _Shown(
-            view.name, snapshot.version, flow, snapshot.schema, given, row, _changes(snapshot, key, position), snapshot.offsets()
+            view.name, snapshot.version, flow, snapshot.schema, given, row, _changes(snapshot, key, position),
+            snapshot.offsets(), last_batch, past=position is not None,
         )  # fmt: skip
 
 
@@ -126,6 +130,8 @@ def _trace(log: Log, home: str, shown: _Shown, reports: BatchReports) -> tuple[M
         raise Inexact("its flow has not recorded its lineage; it does so when it runs again")
     if lineage["rows"] is None:
         raise Inexact(f"it cannot be said which rows {lineage['because']} gives")
+    if not _is_bounded(shown, reports) and (shown.past or _waits(lineage["rows"])):
+        raise Inexact("it is no longer known how far its sources were read when it was shown")
     records = LogRecords(log, reports.spans(shown.batch, shown.offsets))
     assert shown.row is not None
     pane = shown.row.get("pane")
@@ -143,6 +149,25 @@ def _trace(log: Log, home: str, shown: _Shown, reports: BatchReports) -> tuple[M
         # Records that are lost may have been part of it.
         raise Inexact(_lost(records))
     return found, trace
+
+
+def _is_bounded(shown: _Shown, reports: BatchReports) -> bool:
+    """Whether it is known which records had been read when the row was shown."""
+    return shown.batch is not None and (shown.batch == shown.last_batch or reports.knows_end(shown.batch))
+
+
+def _top_windows(tree: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The parameters of the windows whose panes a view shows; None if it shows something else."""
+    while tree["is"] == "rows":
+        tree = tree["of"]
+    found: Mapping[str, Any] | None = tree["how"] if tree.get("operator") == "windowed" else None
+    return found
+
+
+def _waits(tree: Mapping[str, Any]) -> bool:
+    """Whether records may have come that the row does not show yet."""
+    how = _top_windows(tree)
+    return how is not None and (how["early"] is not None or how["late"] is not None)
 
 
 class NoSuchRow(Inexact):
@@ -165,19 +190,14 @@ def find_records(
 
 
 def _shows_parts(tree: Mapping[str, Any]) -> bool:
-    while tree["is"] == "rows":
-        tree = tree["of"]
-    how = tree.get("how", {})
-    many = how.get("early") is not None or bool(how.get("lateness"))
-    return tree["is"] == "stage" and tree["operator"] == "windowed" and how["results"] == "discard" and many
+    how = _top_windows(tree)
+    return how is not None and how["results"] == "discard" and (how["early"] is not None or bool(how["lateness"]))
 
 
 def _lost(records: LogRecords) -> str:
     if not records.lost:
         return ""
-    return ", ".join(
-        f"{topic} no longer has its records before offset {offset:,}" for topic, offset in records.lost.items()
-    )
+    return ", ".join(f"{topic} {what}" for topic, what in records.lost.items())
 
 
 def _matching(rows: TracedRows, schema: pa.Schema, key: Sequence[str], row: Mapping[str, Any]) -> list[int]:

@@ -116,11 +116,8 @@ def join_step(how: Mapping[str, Any], left: TracedRows, right: TracedRows) -> Tr
     """The pairs of two streams, and the rows of a side that have none."""
     if "tables" in how:
         return table_join_step(how, left, right)
-    for rows in (left, right):
-        if rows.repeated:
-            raise Inexact("join takes windows that were emitted more than once")
     lefts, rights = (
-        [row for row in _side(how["sides"][which], rows.certain("join"), "join") if _takes_part(row, how)]
+        [row for row in _side(how["sides"][which], rows.timed("join"), "join") if _takes_part(row, how)]
         for which, rows in enumerate((left, right))
     )
     others = _by_key(rights)
@@ -235,12 +232,10 @@ def table_join_step(how: Mapping[str, Any], left: TracedRows, right: TracedRows)
 
 def enrich_step(how: Mapping[str, Any], left: TracedRows, right: TracedRows) -> TracedRows:
     """Facts, each with the version of the table's row that was valid at its time."""
-    if left.repeated:
-        raise Inexact("enrich takes windows that were emitted more than once")
-    facts = _side(how["sides"][0], left.certain("enrich"), "enrich")
+    facts = _side(how["sides"][0], (left.certain if how["latest"] else left.timed)("enrich"), "enrich")
     # The latest row of a table is there from its arrival on, which nothing records.
     table = how["sides"][1] | ({"time": None} if how["latest"] else {})
-    versions = _by_key(_side(table, right.certain("enrich"), "enrich"))
+    versions = _by_key(_side(table, (right.certain if how["latest"] else right.timed)("enrich"), "enrich"))
     # When a row came decides, not its time: any version may be the one.
     any_version = how["latest"] or how["wait"] is not None
     shown: list[tuple[_Row, _Row | None, _Row | None]] = []

@@ -26,6 +26,7 @@ __all__ = [
     "TracedRows",
     "follow",
     "freeze",
+    "knows",
     "microseconds",
     "record_column",
     "rows_step",
@@ -49,6 +50,8 @@ class TracedRows:
     assumed: str = ""
     # Whether a row may be emitted again with other values, each time with its own watermark.
     repeated: bool = field(default=False, kw_only=True)
+    # Whether rows should have watermarks of their own, which the log does not record.
+    untimed: bool = field(default=False, kw_only=True)
 
     @property
     def count(self) -> int:
@@ -76,6 +79,14 @@ class TracedRows:
         if self.assumed:
             raise Inexact(f"{what} takes rows of which it is not known {self.assumed}")
         return self
+
+    def timed(self, what: str) -> TracedRows:
+        """The same for an operator that leaves out late rows; raises `Inexact` if it is not known which were late, or when."""
+        if self.untimed:
+            raise Inexact(f"{what} leaves out late rows, and this log does not record the watermark of each record")
+        if self.repeated:
+            raise Inexact(f"{what} takes windows that were emitted more than once")
+        return self.certain(what)
 
     def take(self, chosen: Sequence[int], **changes: Any) -> TracedRows:
         places = pa.array(chosen, pa.int64())
@@ -138,7 +149,7 @@ def union_step(parts: Sequence[TracedRows]) -> TracedRows:
     made_of = [one for part in parts for one in part.made_of]
     return TracedRows(
         whole, made_of, next((part.assumed for part in parts if part.assumed), ""),
-        repeated=any(part.repeated for part in parts),
+        repeated=any(part.repeated for part in parts), untimed=any(part.untimed for part in parts),
     )  # fmt: skip
 
 

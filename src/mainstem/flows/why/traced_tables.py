@@ -170,10 +170,7 @@ def groups_step(
 
 def dedupe_step(how: Mapping[str, Any], given: TracedRows) -> TracedRows:
     """The first of several rows of a key that are less than `within` apart."""
-    given.certain("dedupe")
-    if given.repeated:
-        raise Inexact("dedupe takes windows that were emitted more than once")
-    keys = given.keys(how["by"], "duplicates have the same")
+    keys = given.timed("dedupe").keys(how["by"], "duplicates have the same")
     times, within = microseconds(given.table, how["time"]), how["within"]
     record, owns = how["record"], [NO_TIME] * given.count
     if record is not None and given.knows([record, "watermark"]):

@@ -55,10 +55,7 @@ def windowed_step(
 ) -> TracedRows:
     """The windows of rows, one row for each; its aggregates are not known. `timing`: that of the pane that was shown, and
     `watermark`: of its batch, if known."""
-    given.certain("windowed")
-    if given.repeated:
-        raise Inexact("windowed takes windows that were emitted more than once")
-    keys = given.keys(how["by"], "windows are by")
+    keys = given.timed("windowed").keys(how["by"], "windows are by")
     rows = [row if row is not None and _is_taken(how, row, watermark) else None for row in window_rows(given)]
     of_key: dict[tuple[Any, ...], list[int]] = {}
     for place, key in enumerate(keys):
