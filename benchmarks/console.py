@@ -53,7 +53,7 @@ NOTE_MARKS = """
 globalThis.marks = {};
 new MutationObserver(() => {
   const now = Date.now();
-  for (const [mark] of document.body.textContent.matchAll(/mark-\\d+/g)) marks[mark] ??= now;
+  for (const [mark] of document.body.textContent.matchAll(/mark-\\d{4}/g)) marks[mark] ??= now;
 }).observe(document, {subtree: true, childList: true, characterData: true});
 """
 NOTE_TASKS = """
