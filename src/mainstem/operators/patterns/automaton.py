@@ -36,7 +36,7 @@ from mainstem.operators.patterns.pattern import (
     Step,
 )
 
-__all__ = ["ALWAYS", "DEAD", "START", "Automaton", "Move"]
+__all__ = ["ALWAYS", "DEAD", "NO_GAP", "START", "Automaton", "Gap", "Move"]
 
 # The bit that every row has: the condition of a step without one.
 ALWAYS = 1
@@ -168,7 +168,8 @@ class Automaton:
         self.asked: list[int] = []
         first = []
         for entry in whole.entries:
-            self.edges.append(Edge(entry.place, "next", Gap(entry.gap.forbidden, 0, entry.gap.taken)))
+            # Nothing is said of the rows before a match.
+            self.edges.append(Edge(entry.place, "next", Gap(taken=entry.gap.taken)))
             first.append(Open(len(self.edges) - 1, False))
         self._number(frozenset(first))
 
@@ -308,20 +309,22 @@ class Automaton:
             for guard in item.guards:
                 asked |= guard.condition | guard.until
             if item.edge >= 0:
-                gap = self.edges[item.edge].gap
-                asked |= gap.forbidden | gap.first | gap.taken | self._bits[self.edges[item.edge].target]
+                asked |= self.edges[item.edge].gap.taken | self._bits[self.edges[item.edge].target]
         return asked
 
     def _open(self, place: int) -> tuple[set[Open], bool]:
         """What is open after a place, and whether that is a match."""
-        found = {Open(number, True, self.edges[number].gap.guards) for number in self._leaving[place]}
+        found = set()
+        for number in self._leaving[place]:
+            gap = self.edges[number].gap
+            found.add(Open(number, True, gap.guards, gap.forbidden, gap.first))
         complete = False
         for exit in self._exits.get(place, ()):
             if not exit.ending:
                 complete = True
             else:
                 mark = WITH_NEXT if exit.ending == "not_next" else AT_DEADLINE
-                found.add(Open(mark, True, (), exit.gap.forbidden, exit.gap.first))
+                found.add(Open(mark, True, exit.gap.guards, exit.gap.forbidden, exit.gap.first))
         if complete:
             found.add(Open(MATCHED, False))
         return found, complete
@@ -332,15 +335,25 @@ class Automaton:
         taken: dict[int, list[int]] = {}
         ends = False
         for item in self._opened[state]:
-            if item.edge == WITH_NEXT:
-                ends = ends or not bits & item.first
-            elif item.edge == MATCHED:
+            if item.edge == MATCHED:
                 stays.add(item)
+                continue
+            guards = [guard for guard in item.guards if not bits & guard.until]
+            forbidden = item.forbidden | (item.first if item.fresh else 0)
+            if bits & forbidden or any(bits & guard.condition for guard in guards):
+                continue
+            stayed = item._replace(fresh=False, guards=tuple(guard for guard in guards if not guard.first_only))
+            if item.edge == WITH_NEXT:
+                ends = True
             elif item.edge == AT_DEADLINE:
-                if not bits & item.forbidden and not (item.fresh and bits & item.first):
-                    stays.add(item._replace(fresh=False))
+                stays.add(stayed)
             else:
-                self._pass(item, bits, stays, taken)
+                edge = self.edges[item.edge]
+                wanted = bits & self._bits[edge.target]
+                if wanted and not bits & edge.gap.taken:
+                    taken.setdefault(self._steps[edge.target], []).append(edge.target)
+                if edge.how == "then_any" or (edge.how == "then" and not wanted):
+                    stays.add(stayed)
         takes = []
         for step in sorted(taken):
             opened: set[Open] = set()
@@ -353,18 +366,6 @@ class Automaton:
         made = Move(self._number(frozenset(stays)), tuple(takes), ends)
         self.moves[state][bits] = made
         return made
-
-    def _pass(self, item: Open, bits: int, stays: set[Open], taken: dict[int, list[int]]) -> None:
-        edge = self.edges[item.edge]
-        if bits & edge.gap.forbidden or (item.fresh and bits & edge.gap.first):
-            return
-        guards = [guard for guard in item.guards if not bits & guard.until]
-        if any(bits & guard.condition for guard in guards):
-            return
-        if bits & self._bits[edge.target] and not bits & edge.gap.taken:
-            taken.setdefault(self._steps[edge.target], []).append(edge.target)
-        if edge.how != "next" and not (edge.how == "then" and bits & self._bits[edge.target]):
-            stays.add(Open(item.edge, False, tuple(guard for guard in guards if not guard.first_only)))
 
 
 def _orders(body: Both, how: Contiguity) -> list[tuple[Link, ...]]:
