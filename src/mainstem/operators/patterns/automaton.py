@@ -158,6 +158,8 @@ class Automaton:
         self._exits: dict[int, list[Exit]] = {}
         for exit in whole.exits:
             self._exits.setdefault(exit.place, []).append(exit)
+        # The exits after which a negation is still to be awaited.
+        self._ends = [exit for exit in whole.exits if exit.ending]
         self._states: dict[frozenset[Open], int] = {}
         self._opened: list[frozenset[Open]] = []
         # By state: its moves by bits, whether it is a match at its deadline, whether it was one already.
@@ -302,6 +304,40 @@ class Automaton:
             self.asked.append(self._ask(opened))
         return found
 
+    # States as text, which is the same in every process.
+
+    def write_state(self, state: int) -> str:
+        """The open edges of a state."""
+        return " ".join(sorted(map(self._write_open, self._opened[state])))
+
+    def read_state(self, text: str) -> int:
+        """The state that was written so."""
+        return self._number(frozenset(map(self._read_open, text.split())))
+
+    def _write_open(self, item: Open) -> str:
+        if item.edge == MATCHED:
+            return "matched"
+        if item.edge >= 0:
+            kind, number, guards = "edge", item.edge, self.edges[item.edge].gap.guards
+        else:
+            kind = "end"
+            number = next(
+                place for place, exit in enumerate(self._ends) if _ending(exit, item.guards, fresh=item.fresh) == item
+            )
+            guards = self._ends[number].gap.guards
+        live = "".join(str(place) + "." for place, guard in enumerate(guards) if guard in item.guards)
+        return f"{kind}:{number}:{'fresh' if item.fresh else 'waits'}:{live}"
+
+    def _read_open(self, text: str) -> Open:
+        if text == "matched":
+            return Open(MATCHED, False)
+        kind, number, fresh, live = text.split(":")
+        gap = self.edges[int(number)].gap if kind == "edge" else self._ends[int(number)].gap
+        guards = tuple(gap.guards[int(place)] for place in live.split(".") if place)
+        if kind == "end":
+            return _ending(self._ends[int(number)], guards, fresh=fresh == "fresh")
+        return Open(int(number), fresh == "fresh", guards, gap.forbidden, gap.first)
+
     def _ask(self, opened: frozenset[Open]) -> int:
         asked = 0
         for item in opened:
@@ -323,8 +359,7 @@ class Automaton:
             if not exit.ending:
                 complete = True
             else:
-                mark = WITH_NEXT if exit.ending == "not_next" else AT_DEADLINE
-                found.add(Open(mark, True, exit.gap.guards, exit.gap.forbidden, exit.gap.first))
+                found.add(_ending(exit, exit.gap.guards, fresh=True))
         if complete:
             found.add(Open(MATCHED, False))
         return found, complete
@@ -366,6 +401,11 @@ class Automaton:
         made = Move(self._number(frozenset(stays)), tuple(takes), ends)
         self.moves[state][bits] = made
         return made
+
+
+def _ending(exit: Exit, guards: tuple[Guard, ...], *, fresh: bool) -> Open:
+    mark = WITH_NEXT if exit.ending == "not_next" else AT_DEADLINE
+    return Open(mark, fresh, guards, exit.gap.forbidden, exit.gap.first)
 
 
 def _orders(body: Both, how: Contiguity) -> list[tuple[Link, ...]]:

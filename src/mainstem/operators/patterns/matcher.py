@@ -67,6 +67,8 @@ class KeyMatches:
 
     candidates: list[Candidate] = field(default_factory=list)
     held: list[Waiting] = field(default_factory=list)
+    # The key's value, for errors.
+    shown: object = None
 
     @property
     def empty(self) -> bool:
@@ -156,7 +158,7 @@ class Matcher:
             else:
                 found += [Found(node, None, False, time) for _, node, _ in done]
             if len(candidates) > self.candidates_max:
-                raise _too_many(len(candidates), self.candidates_max)
+                raise _too_many(key.shown, len(candidates), self.candidates_max)
             if gap is None:
                 deadline = candidates[0].deadline if candidates else NEVER
             else:
@@ -182,6 +184,11 @@ class Matcher:
             else:
                 key.held += done
                 self._release(key, found, deadline - 1)
+
+    def deadline(self, started: int, last: int) -> int:
+        """When a candidate ends that began and took its last row at these times."""
+        ends = [NEVER if self.within is None else started + self.within, NEVER if self.gap is None else last + self.gap]
+        return min(ends)
 
     def _deadline(self, time: int) -> int:
         spans = [span for span in (self.within, self.gap) if span is not None]
@@ -221,9 +228,9 @@ def path_of(node: Node | None) -> list[tuple[int, int]]:
     return found[::-1]
 
 
-def _too_many(count: int, most: int) -> Invalid:
+def _too_many(shown: object, count: int, most: int) -> Invalid:
     return Invalid(
-        f"a key has {count:,} candidates of a match",
+        f"the key {shown!r} has {count:,} candidates of a match",
         detail=f"candidates_max is {most:,}. then_any and any() make a candidate of every combination of rows.",
         hint='Bound it with a smaller within=, use then instead of then_any, or after_match="past last".',
     )

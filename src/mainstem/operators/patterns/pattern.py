@@ -11,10 +11,11 @@ before. A part is a step, a group, alternatives or steps in any order, and how o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from mainstem.arguments import checked_calls
 from mainstem.errors import Invalid
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ class Link:
     part: Part
 
 
+@checked_calls
 @dataclass(frozen=True)
 class Pattern:
     """A sequence of steps; see `step`.
@@ -282,6 +284,19 @@ class Pattern:
         """Whether no row at all satisfies it."""
         return all(link.how in NEGATIONS or _nullable(link.part) for link in self.links)
 
+    def show(self) -> str:
+        """The pattern in one line.
+
+        >>> step("small", "amount < 2").times(3).then(step("large", "amount > 500")).show()
+        'small [amount < 2] 3 times then large [amount > 500]'
+        """
+        first, *rest = self.links
+        return " ".join([_show(first.part), *(f"{link.how} {_show(link.part)}" for link in rest)])
+
+    def with_conditions(self, change: Callable[[Condition], Condition]) -> Pattern:
+        """The same pattern with other conditions."""
+        return Pattern(tuple(Link(link.how, _change(link.part, change)) for link in self.links))
+
     def check_names(self) -> None:
         """Raise if two steps have one name."""
         names = [made.name for made in self.steps]
@@ -292,6 +307,36 @@ class Pattern:
                     detail="Conditions and measures refer to a step by its name.",
                     hint=f'Give one of them another name: step("{name}_again", ...).',
                 )
+
+
+def _show(part: Part) -> str:
+    body = part.body
+    if isinstance(body, Step):
+        words = [body.name if body.condition is None else f"{body.name} [{body.condition}]"]
+    else:
+        words = [f"{part.show()}({', '.join(member.show() for member in _members(body))})"]
+    if part.high is None:
+        words.append(f"at least {part.low} times")
+    elif part.high > 1:
+        words.append(f"{part.low} times" if part.low == part.high else f"{part.low} to {part.high} times")
+    words += ["optional"] * part.optional + ["greedy"] * part.greedy
+    words += [] if part.until is None else [f"until [{part.until}]"]
+    words += {"then": [], "next": ["strict"], "then_any": ["any"]}[part.inside]
+    return " ".join(words)
+
+
+def _change(part: Part, change: Callable[[Condition], Condition]) -> Part:
+    until = None if part.until is None else change(part.until)
+    body: Body = part.body
+    if isinstance(body, Step):
+        body = Step(body.name, None if body.condition is None else change(body.condition))
+    elif isinstance(body, Group):
+        body = Group(body.pattern.with_conditions(change))
+    elif isinstance(body, Either):
+        body = Either(tuple(option.with_conditions(change) for option in body.options))
+    else:
+        body = Both(tuple(member.with_conditions(change) for member in body.members))
+    return replace(part, body=body, until=until)
 
 
 def _members(body: Body) -> tuple[Pattern, ...]:
