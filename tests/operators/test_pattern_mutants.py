@@ -17,13 +17,13 @@ SEEDS = 600
 
 
 def deadline_one_later(patch: pytest.MonkeyPatch) -> None:
-    right = Matcher._deadline
-    patch.setattr(Matcher, "_deadline", lambda self, time: right(self, time) + 1)
+    right = Matcher._span
+    patch.setattr(Matcher, "_span", lambda self: right(self) + 1)
 
 
 def deadline_one_earlier(patch: pytest.MonkeyPatch) -> None:
-    right = Matcher._deadline
-    patch.setattr(Matcher, "_deadline", lambda self, time: right(self, time) - 1)
+    right = Matcher._span
+    patch.setattr(Matcher, "_span", lambda self: right(self) - 1)
 
 
 def lost_ignore_edge(patch: pytest.MonkeyPatch) -> None:

@@ -162,6 +162,7 @@ class Automaton:
         self._ends = [exit for exit in whole.exits if exit.ending]
         self._states: dict[frozenset[Open], int] = {}
         self._opened: list[frozenset[Open]] = []
+        self._texts: dict[int, str] = {}
         # By state: its moves by bits, whether it is a match at its deadline, whether it was one already.
         self.moves: list[dict[int, Move]] = []
         self.at_deadline: list[bool] = []
@@ -308,7 +309,9 @@ class Automaton:
 
     def write_state(self, state: int) -> str:
         """The open edges of a state."""
-        return " ".join(sorted(map(self._write_open, self._opened[state])))
+        if state not in self._texts:
+            self._texts[state] = " ".join(sorted(map(self._write_open, self._opened[state])))
+        return self._texts[state]
 
     def read_state(self, text: str) -> int:
         """The state that was written so."""

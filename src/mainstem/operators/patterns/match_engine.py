@@ -30,7 +30,8 @@ import pyarrow.compute as pc
 from mainstem.operators.patterns.after_match import AfterMatch
 from mainstem.operators.patterns.automaton import ALWAYS, Automaton
 from mainstem.operators.patterns.expression import Expression, Row
-from mainstem.operators.patterns.matcher import Candidate, Found, KeyMatches, Matcher, Node, Waiting, path_of
+from mainstem.operators.patterns.matcher import NODE as SEQUENCE
+from mainstem.operators.patterns.matcher import STATE, Found, KeyMatches, Matcher, Node, Waiting, path_of
 from mainstem.operators.patterns.pattern import Pattern
 from mainstem.operators.stage.arrow_columns import in_log_order, numbers, whole
 from mainstem.operators.stage.engine import NEVER, NO_TIME, STATE_COLUMNS, BatchClock, Int64Array, StateTable, Step
@@ -220,7 +221,7 @@ class _Batch:
         new = np.ones(len(order), np.bool_)
         new[1:] = (groups[1:] != groups[:-1]) | (checks[1:] != checks[:-1])
         starts = np.flatnonzero(new)
-        self.rows = rows
+        self.partitions, self.offsets = (numbers(rows, name).tolist() for name in ("partition", "offset"))
         self.times, bits = times[order].tolist(), numbers(rows, "bits").tolist()
         self.values = to_values(rows.column("row")) if self.engine.kept else None
         firsts = rows.take(pa.array(starts))
@@ -269,7 +270,7 @@ class _Batch:
         if row < stored:
             return key.rows[row]
         place = key.begin + row - stored
-        partition, offset = (self.rows.column(name)[place].as_py() for name in ("partition", "offset"))
+        partition, offset = self.partitions[place], self.offsets[place]
         return {"partition": partition, "offset": offset, "time": self.times[place], "row": self._value(key, row)}
 
     def _ask(self, bit: int, node: Node | None, row: int) -> bool:
@@ -334,7 +335,7 @@ class _Batch:
                 first = path_of(last)[0][0]
                 started = rows[first]["time"]
                 deadline = self.matcher.deadline(started, rows[last[0]]["time"])
-                key.matches.candidates.append(Candidate(states[text], last, first, started, deadline))
+                key.matches.candidates.append((states[text], last, first, started, deadline))
             for waiting in held:
                 last = tree[waiting["node"]]
                 key.matches.held.append(Waiting(path_of(last)[0][0], last, waiting["at"]))
@@ -369,7 +370,10 @@ class _Batch:
         """The rows, nodes, candidates and held matches of a key."""
         places: dict[int, int] = {}
         nodes: list[Node] = []
-        for last in [*(c.node for c in key.matches.candidates), *(h.node for h in key.matches.held)]:
+        for last in [
+            *(candidate[SEQUENCE] for candidate in key.matches.candidates),
+            *(h.node for h in key.matches.held),
+        ]:
             chain = []
             node: Node | None = last
             while node is not None and id(node) not in places:
@@ -385,7 +389,10 @@ class _Batch:
             for row, step, parent in nodes
         ]
         states = self.automaton.write_state
-        candidates = [{"state": states(c.state), "node": places[id(c.node)]} for c in key.matches.candidates]
+        candidates = [
+            {"state": states(candidate[STATE]), "node": places[id(candidate[SEQUENCE])]}
+            for candidate in key.matches.candidates
+        ]
         held = [{"node": places[id(waiting.node)], "at": waiting.at} for waiting in key.matches.held]
         return [self._kept(key, row) for row in used], tree, candidates, held
 

@@ -12,13 +12,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from mainstem.errors import Invalid
 from mainstem.operators.patterns.after_match import NO_SKIP, AfterMatch
 from mainstem.operators.patterns.automaton import DEAD, START, Automaton
 
-__all__ = ["CANDIDATES_MAX", "Candidate", "Found", "KeyMatches", "Matcher", "Node", "Waiting", "path_of"]
+__all__ = [
+    "CANDIDATES_MAX",
+    "NODE",
+    "STATE",
+    "Candidate",
+    "Found",
+    "KeyMatches",
+    "Matcher",
+    "Node",
+    "Waiting",
+    "path_of",
+]
 
 # Later than every time.
 NEVER = 2**63 - 1
@@ -27,19 +38,15 @@ CANDIDATES_MAX = 10_000
 
 # The last row of a sequence, its step, and the sequence before it.
 Node: TypeAlias = "tuple[int, int, Node | None]"
+# A sequence that may become a match: its state, its rows, its first row and the time of that, and its deadline. Plain, since
+# many are made.
+Candidate: TypeAlias = "tuple[int, Node, int, int, int]"
+STATE: Final = 0
+NODE: Final = 1
+FIRST: Final = 2
+DEADLINE: Final = 4
 # Whether a row satisfies the condition with this bit, given the rows of a candidate.
 Ask: TypeAlias = Callable[[int, "Node | None", int], bool]
-
-
-class Candidate(NamedTuple):
-    """A sequence that may become a match."""
-
-    state: int
-    node: Node
-    # The first row, its time, and when the candidate ends.
-    first: int
-    started: int
-    deadline: int
 
 
 class Waiting(NamedTuple):
@@ -78,7 +85,7 @@ class KeyMatches:
     @property
     def deadline(self) -> int:
         """When the next candidate ends."""
-        return min((candidate.deadline for candidate in self.candidates), default=NEVER)
+        return min((candidate[DEADLINE] for candidate in self.candidates), default=NEVER)
 
 
 @dataclass
@@ -102,7 +109,7 @@ class Matcher:
         moves, move = self.automaton.moves, self.automaton.move
         asks, skips = self.asked, self.after_match.kind != "no skip"
         candidates, within, gap = key.candidates, self.within, self.gap
-        deadline = key.deadline
+        deadline, span = key.deadline, self._span()
         for row, bits, time in rows:
             if deadline <= time:
                 key.candidates = candidates
@@ -125,7 +132,7 @@ class Matcher:
                 changed = True
                 _, node, first, started, end = candidate
                 if stay != DEAD:
-                    after.append(Candidate(stay, node, first, started, end))
+                    after.append((stay, node, first, started, end))
                 for step, reached, complete in takes:
                     taken = (row, step, node)
                     if complete:
@@ -133,7 +140,7 @@ class Matcher:
                     if reached != DEAD:
                         if gap is not None:
                             end = time + gap if within is None else min(started + within, time + gap)
-                        after.append(Candidate(reached, taken, first, started, end))
+                        after.append((reached, taken, first, started, end))
                 if ends:
                     done.append(Waiting(first, node, None))
             satisfied = self._ask(None, START, row, bits) if asks else bits
@@ -146,7 +153,7 @@ class Matcher:
                 if complete:
                     done.append(Waiting(row, begun, None))
                 if reached != DEAD:
-                    after.append(Candidate(reached, begun, row, time, self._deadline(time)))
+                    after.append((reached, begun, row, time, NEVER if span >= NEVER else time + span))
             if not changed:
                 continue
             candidates = after
@@ -160,9 +167,9 @@ class Matcher:
             if len(candidates) > self.candidates_max:
                 raise _too_many(key.shown, len(candidates), self.candidates_max)
             if gap is None:
-                deadline = candidates[0].deadline if candidates else NEVER
+                deadline = candidates[0][DEADLINE] if candidates else NEVER
             else:
-                deadline = min((candidate.deadline for candidate in candidates), default=NEVER)
+                deadline = min((candidate[DEADLINE] for candidate in candidates), default=NEVER)
         key.candidates = candidates
         if until is not None:
             self.expire(key, until, found)
@@ -172,13 +179,13 @@ class Matcher:
         """End the candidates whose deadline is at or before this time."""
         while (deadline := key.deadline) <= until:
             done: list[Waiting] = []
-            ended = [candidate for candidate in key.candidates if candidate.deadline <= deadline]
-            key.candidates = [candidate for candidate in key.candidates if candidate.deadline > deadline]
+            ended = [candidate for candidate in key.candidates if candidate[DEADLINE] <= deadline]
+            key.candidates = [candidate for candidate in key.candidates if candidate[DEADLINE] > deadline]
             for candidate in ended:
-                if self.automaton.at_deadline[candidate.state]:
-                    done.append(Waiting(candidate.first, candidate.node, deadline))
-                elif self.timeouts and not self.automaton.matched[candidate.state]:
-                    found.append(Found(candidate.node, deadline, True, deadline - 1))
+                if self.automaton.at_deadline[candidate[STATE]]:
+                    done.append(Waiting(candidate[FIRST], candidate[NODE], deadline))
+                elif self.timeouts and not self.automaton.matched[candidate[STATE]]:
+                    found.append(Found(candidate[NODE], deadline, True, deadline - 1))
             if self.after_match.kind == "no skip":
                 found += [Found(node, deadline, False, deadline - 1) for _, node, _ in done]
             else:
@@ -190,9 +197,9 @@ class Matcher:
         ends = [NEVER if self.within is None else started + self.within, NEVER if self.gap is None else last + self.gap]
         return min(ends)
 
-    def _deadline(self, time: int) -> int:
-        spans = [span for span in (self.within, self.gap) if span is not None]
-        return time + min(spans) if spans else NEVER
+    def _span(self) -> int:
+        """From the first row of a candidate to its deadline while it has no other."""
+        return min((span for span in (self.within, self.gap) if span is not None), default=NEVER)
 
     def _ask(self, node: Node | None, state: int, row: int, bits: int) -> int:
         """The bits without those of conditions that do not hold for this candidate."""
@@ -208,14 +215,14 @@ class Matcher:
         """Put out the matches that no earlier candidate can hold back, and skip what overlaps."""
         while key.held:
             match = min(key.held, key=lambda held: (held.first, path_of(held.node)))
-            if key.candidates and key.candidates[0].first < match.first:
+            if key.candidates and key.candidates[0][FIRST] < match.first:
                 return
             key.held.remove(match)
             found.append(Found(match.node, match.at, False, known_after))
             names = self.automaton.step_names
             pivot, inclusive = self.after_match.pivot([(row, names[step]) for row, step in path_of(match.node)])
             bound = pivot + 1 if inclusive else pivot
-            key.candidates = [candidate for candidate in key.candidates if candidate.first >= bound]
+            key.candidates = [candidate for candidate in key.candidates if candidate[FIRST] >= bound]
             key.held = [held for held in key.held if held.first >= bound]
 
 
