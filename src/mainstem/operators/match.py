@@ -10,6 +10,7 @@ import sqlglot
 from sqlglot import expressions as nodes
 from sqlglot.errors import SqlglotError
 
+from mainstem.arguments import check_choice, whole_number
 from mainstem.durations import Duration, duration_us, show_span
 from mainstem.errors import Invalid, did_you_mean
 from mainstem.log.record import EVENT_TIME_MARK, RECORD_MARK
@@ -89,6 +90,9 @@ def match(
     >>> [(row["card"], row["probed"], row["drained"]) for row in results.rows]
     [('A', 3.0, 800.0)]
     """
+    check_choice(timeouts, "timeouts", ["hide", "show"])
+    check_choice(state, "state", ["bounded", "unbounded"])
+    whole_number(candidates_max, "candidates_max", least=1)
     spans = {"within": _span(within, "within"), "gap": _span(gap, "gap")}
     plan = remember(
         "match",
