@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from mainstem import MainstemError
-from mainstem.capture.capture_activity import WAIT_US_MIN, CaptureActivity
+from mainstem.capture.capture_activity import CaptureActivity
 from mainstem.capture.capture_status import CaptureStatus, StatusFile
 from mainstem.errors import Fenced, Unavailable
-from mainstem.log.activity import read_activity
+from mainstem.log.activity import WAIT_US_MIN, read_activity
 from mainstem.log.embedded.embedded_log import EmbeddedLog
 from tests.capture.captured_file import ACCOUNTS, CapturedFile, captured_file
 

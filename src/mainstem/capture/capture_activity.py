@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from mainstem.capture.capture_status import CaptureStatus
 from mainstem.errors import Fenced, MainstemError, Unavailable, summary_of
-from mainstem.log.activity import What, note_activity
+from mainstem.log.activity import NotedWaits, What, note_activity
 from mainstem.log.log import Log
 
 __all__ = ["CaptureActivity"]
-
-# The least time between the beginnings of two waits that have a row.
-WAIT_US_MIN = 20_000_000
 
 
 class CaptureActivity:
@@ -25,10 +22,7 @@ class CaptureActivity:
         self._name = name
         self._source = source
         self._begun = False
-        self._waits = False
-        # When the last wait with a row began, in monotonic time; how many came since without one.
-        self._waited_at: int | None = None
-        self._unnoted = 0
+        self._waits = NotedWaits()
 
     def found(self, before: CaptureStatus | None) -> None:
         """The last report of the run before: was its process killed?"""
@@ -44,28 +38,19 @@ class CaptureActivity:
     def works(self, position: str | None) -> None:
         """It reads the stream of its source: for the first time, or again after a wait."""
         if not self._begun:
-            self._begun, self._waits = True, False
+            self._begun = True
+            self._waits.end()
             where = "from the beginning" if position is None else f"after {position}"
             self._note("begun", f'capture "{self._name}" of {self._source} began {where}')
-        elif self._waits:
-            self._waits = False
-            if not self._unnoted:
-                self._note("restarted", f'capture "{self._name}" works again')
+        elif self._waits.now and self._waits.end():
+            self._note("restarted", f'capture "{self._name}" works again')
 
     def waits(self, cause: Unavailable) -> None:
         """It retries because of this; called for each attempt."""
-        again, self._waits = self._waits, True
-        if again:
-            return
-        now = self._log.clock.monotonic()
-        if self._waited_at is not None and now - self._waited_at < WAIT_US_MIN:
-            self._unnoted += 1
-            return
-        self._waited_at = now
-        more = f", and waited {self._unnoted} times since the last such row" if self._unnoted else ""
-        self._unnoted = 0
-        text = f'capture "{self._name}" waits and retries{more}: {cause.summary}'
-        self._note("waiting", text, cause.detail, cause.hint)
+        more = self._waits.begin(self._log.clock.monotonic())
+        if more is not None:
+            text = f'capture "{self._name}" waits and retries{more}: {cause.summary}'
+            self._note("waiting", text, cause.detail, cause.hint)
 
     def ended(self, position: str | None) -> None:
         """It was stopped, or has read everything."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mainstem.batch import FlowRun
 from mainstem.errors import Fenced, FlowFailed, MainstemError, Unavailable
-from mainstem.log.activity import What, note_activity
+from mainstem.log.activity import NotedWaits, What, note_activity
 from mainstem.log.log import Log
 from mainstem.spark.checkpoint.flow_store import FlowStore, flow_names
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["FlowActivity", "note_killed"]
 
-# The least time between the beginnings of two waits that have a row.
-WAIT_US_MIN = 20_000_000
 # Spark's status of a query that has read everything.
 IDLE = "Waiting for data to arrive"
 
@@ -33,10 +31,7 @@ class FlowActivity:
         self._log = log
         self._flow = flow
         self._version: int | None = None
-        # When the last wait with a row began, in monotonic time; how many came since without one.
-        self._waited_at: int | None = None
-        self._unnoted = 0
-        self._waits = False
+        self._waits = NotedWaits()
         # The number of batches when the wait ended, after which the flow works again.
         self._batches = 0
 
@@ -51,29 +46,22 @@ class FlowActivity:
 
     def waits(self, run: FlowRun | None, cause: Unavailable, batches: int) -> None:
         """The flow retries because of this; called for each attempt, with the number of batches that it has done."""
-        again, self._waits, self._batches = self._waits, True, batches
-        if again:
-            return
-        now = self._log.clock.monotonic()
-        if self._waited_at is not None and now - self._waited_at < WAIT_US_MIN:
-            self._unnoted += 1
-            return
-        self._waited_at = now
-        more = f", and waited {self._unnoted} times since the last such row" if self._unnoted else ""
-        self._unnoted = 0
-        text = f'flow "{self._flow}" waits and retries{more}: {cause.summary}'
-        self._note(run, "waiting", text, cause.detail, cause.hint)
+        self._batches = batches
+        more = self._waits.begin(self._log.clock.monotonic())
+        if more is not None:
+            text = f'flow "{self._flow}" waits and retries{more}: {cause.summary}'
+            self._note(run, "waiting", text, cause.detail, cause.hint)
 
     def look(self, run: FlowRun, batches: int, query: StreamingQuery) -> None:
         """Note that a flow that waited works again: it has done a batch, or has nothing to do. Called once a second."""
-        if self._waits and (batches > self._batches or query.status["message"] == IDLE):
+        if self._waits.now and (batches > self._batches or query.status["message"] == IDLE):
             self._works(run)
 
     def ended(self, run: FlowRun | None, batches: int, batch: int | None) -> None:
         """The flow was stopped after this batch."""
         if run is None:
             return
-        if self._waits and batches > self._batches:
+        if self._waits.now and batches > self._batches:
             self._works(run)
         where = "before its first batch" if batch is None else f"after batch {batch}"
         self._note(run, "ended", f'flow "{self._flow}" stopped {where}')
@@ -84,8 +72,7 @@ class FlowActivity:
         self._note(run, what, error.summary, error.detail, error.hint)
 
     def _works(self, run: FlowRun) -> None:
-        self._waits = False
-        if not self._unnoted:
+        if self._waits.end():
             self._note(run, "restarted", f'flow "{self._flow}" works again')
 
     def _note(self, run: FlowRun | None, what: What, text: str, detail: str = "", hint: str = "") -> None:

@@ -24,7 +24,7 @@ from mainstem.log.log import Log
 from mainstem.log.own_topic import own_topic
 from mainstem.log.rows.rows import check_rows
 
-__all__ = ["ACTIVITY_TOPIC", "What", "Subject", "note_activity", "read_activity"]
+__all__ = ["ACTIVITY_TOPIC", "NotedWaits", "What", "Subject", "note_activity", "read_activity"]
 
 ACTIVITY_TOPIC = "mainstem.activity"
 
@@ -87,6 +87,44 @@ def read_activity(log: Log, since: int, names: Collection[str] = ()) -> Iterator
         for row in batch.drop_columns(["record"]).to_pylist():
             if row["at"] >= reached and (not names or row["name"] in names):
                 yield row
+
+
+# The least time between the beginnings of two waits that have a row.
+WAIT_US_MIN = 20_000_000
+
+
+class NotedWaits:
+    """Which waits of a flow or a capture have rows: one that begins within 20 seconds of the one before has none; the next row
+    has their number. So there are at most a few rows a minute, whatever happens. For one thread.
+
+    >>> waits = NotedWaits()
+    >>> waits.begin(0), waits.end(), waits.begin(5_000_000), waits.end(), waits.begin(21_000_000)
+    ('', True, None, False, ', and waited 1 times since the last such row')
+    """
+
+    def __init__(self) -> None:
+        self.now = False
+        # When the last wait with a row began, in monotonic time; how many came since without one.
+        self._noted_at: int | None = None
+        self._unnoted = 0
+
+    def begin(self, now: int) -> str | None:
+        """What to add to the row of a wait that begins; None if it has no row. Called for each attempt."""
+        again, self.now = self.now, True
+        if again:
+            return None
+        if self._noted_at is not None and now - self._noted_at < WAIT_US_MIN:
+            self._unnoted += 1
+            return None
+        self._noted_at = now
+        more = f", and waited {self._unnoted} times since the last such row" if self._unnoted else ""
+        self._unnoted = 0
+        return more
+
+    def end(self) -> bool:
+        """The wait is over; whether that has a row."""
+        self.now = False
+        return not self._unnoted
 
 
 def this_user() -> str:
