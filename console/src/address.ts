@@ -57,6 +57,14 @@ export function alter(query: Record<string, string | null>): void {
   dispatchEvent(new HashChangeEvent("hashchange"));
 }
 
+/** What an address has after "?" before its "#", as in http://host/?at=..., belongs after it. */
+export function takeSearch(): void {
+  const given = Object.fromEntries(new URLSearchParams(location.search));
+  if (!Object.keys(given).length) return;
+  const now = parse(location.hash);
+  history.replaceState(null, "", `${location.pathname}${linkWith(now.path, { ...given, ...Object.fromEntries(now.query) })}`);
+}
+
 export function useAddress(): Address {
   const [address, setAddress] = useState(() => parse(location.hash));
   useEffect(() => {

@@ -23,6 +23,7 @@ export interface HomeNode {
   batch?: Whole | null;
   applied_at?: string | null;
   flow?: string;
+  waiting?: Whole;
   held?: number;
   returned?: number;
   parked?: number;
@@ -32,7 +33,7 @@ export interface HomeNode {
 export interface HomeFacts {
   home: { name: string; at: string; log: string };
   well: { ok: boolean; sentence: string };
-  totals: { rows_per_second: number; worst_lag_seconds: number; late: number; rejected: number };
+  totals: { rows_per_second: number; worst_lag_seconds: number; worst_lag_of: string | null; late: number; rejected: number };
   nodes: HomeNode[];
   edges: { from: string; to: string; rows_per_second: number | null }[];
   wants_a_look: { id: string; text: string; cause: string; hint: string }[];

@@ -3,7 +3,7 @@
 import { Component, type ComponentChildren, render } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import { LogIn, takeToken } from "./action";
-import { type Address, useAddress } from "./address";
+import { type Address, takeSearch, useAddress } from "./address";
 import type { HomeFacts } from "./api";
 import { Problem, problemFrom } from "./ask";
 import { addressOf, type Home, shownName, useHome } from "./home";
@@ -103,6 +103,7 @@ class Boundary extends Component<{ children: ComponentChildren }, { error: unkno
 
 const root = document.getElementById("app") as HTMLElement;
 root.replaceChildren();
+takeSearch();
 await takeToken();
 begin();
 render(<App />, root);

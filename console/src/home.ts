@@ -109,7 +109,7 @@ function linesOf(node: HomeNode, now: number): [string, string] {
     case "view":
       return [counted(node.rows ?? 0, "row"), node.applied_at ? `changed ${ago(instant(node.applied_at), now)}` : "no rows yet"];
     case "queue":
-      return [`${count(node.lag_records ?? 0)} waiting, ${count(node.held ?? 0)} held`, node.rejected ? `${count(node.rejected)} rejected` : "none rejected"];
+      return [`${count(node.waiting ?? 0)} waiting, ${count(node.held ?? 0)} held`, node.rejected ? `${count(node.rejected)} rejected` : "none rejected"];
     default:
       return [node.state, node.sentence];
   }

@@ -161,6 +161,10 @@ async function poll(): Promise<void> {
       status.away = { what: problem.what, hint: problem.hint };
       setStatus({ state: "cut" });
       if (source) watchSilence();
+    } else if (problem.status === 401) {
+      // An answer: it asks for a token. Numbers that were shown before grow old.
+      status.away = { what: problem.what, hint: problem.hint };
+      setStatus({ state: status.heard === null ? "waiting" : "cut" });
     } else if (source) lost();
     else if (status.state !== "cut") setStatus({ state: "cut" });
   }

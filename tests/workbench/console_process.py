@@ -95,10 +95,12 @@ def running_console(home: str | os.PathLike[str], *options: str) -> Iterator[Con
 class EventReader:
     """One stream. `next` waits for an event; `cut` closes the connection in the middle of whatever comes."""
 
-    def __init__(self, console: ConsoleProcess, subjects: tuple[str, ...], last: str = "") -> None:
+    def __init__(self, console: ConsoleProcess, subjects: tuple[str, ...], last: str = "", token: str = "") -> None:
         self._connection = http.client.HTTPConnection(console.host, console.port, timeout=SECONDS_MAX)
         address = "/api/stream?" + "&".join(f"of={quote(subject)}" for subject in subjects)
-        self._connection.request("GET", address, headers={"Last-Event-ID": last} if last else {})
+        headers = {"Last-Event-ID": last} if last else {}
+        headers |= {"Authorization": f"Bearer {token}"} if token else {}
+        self._connection.request("GET", address, headers=headers)
         self._answer = self._connection.getresponse()
         assert self._answer.status == 200, self._answer.read()
         self.last = last

@@ -23,7 +23,7 @@ def test_activity_shows_what_happened_in_words_and_as_json(cli, stem, orders):
     killed(stem, began(stem, "big_orders"))
 
     shown = cli("activity").out.splitlines()
-    assert shown[0].split() == ["at", "of", "what", "in", "words"]
+    assert shown[0].split() == ["at", "of", "what", "in", "words", "who"]
     assert ["topic orders" in shown[2], "flow big_orders" in shown[3]] == [True, True]
     assert "killed" in shown[3]
 

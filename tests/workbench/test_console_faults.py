@@ -25,6 +25,7 @@ from mainstem.views.view import View
 from mainstem.workbench.access_tokens import AccessTokens
 from mainstem.workbench.console.console_access import AccessRules
 from mainstem.workbench.console.console_app import console_app
+from mainstem.workbench.console.guided_walk import Walk
 from mainstem.workbench.console.stream_feed import StreamHub
 from mainstem.workbench.console.view_rows import view_page
 from mainstem.workbench.console.watched_home import WatchedHome
@@ -163,7 +164,7 @@ def test_too_much_of_anything_is_refused_in_little_memory(console):
 def every_route(stem: Mainstem) -> list[tuple[str, str]]:
     """Each method and address that the application knows, with names filled in; those that anybody may ask are left out."""
     rules = AccessRules(frozenset(), 1, frozenset(), any_address=False, same_user=False, secure=True)
-    app = console_app(StreamHub(WatchedHome(stem)), rules, AccessTokens(stem.home), frozenset())
+    app = console_app(StreamHub(WatchedHome(stem)), rules, AccessTokens(stem.home), frozenset(), Walk())
     found = []
     for route in app._app.routes:  # type: ignore[attr-defined]
         path = route.path.replace("{name:path}", "orders").replace("{name}", "orders").replace("{rest:path}", "nothing")

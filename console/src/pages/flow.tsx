@@ -151,11 +151,11 @@ function Words({ flow, node }: { flow: FlowFacts; node: HomeNode | undefined }) 
   const [kind, ...rest] = flow.sink.split(" ");
   return (
     <p class="words">
-      {flow.does ? <><Value value={flow.does.text} short={1000} /> </> : <>
+      {flow.does ? <><Value value={/[.!?]$/.test(flow.does.text) ? flow.does.text : `${flow.does.text}.`} short={1000} /> </> : <>
       It reads {sources.length ? sources.map((source, index) => <span key={source}>{index > 0 && ", "}<b><Name of={source} /></b></span>) : "nothing"} and writes the {kind} <b><Name of={rest.join(" ")} /></b>.{" "}
       </>}
-      {node?.late ? `${counted(node.late, "row")} came late, and corrected what was shown. ` : ""}
-      {node?.too_late ? `${counted(node.too_late, "row")} came too late, and went to ${flow.flow}.late. ` : ""}
+      {node?.late ? `${counted(node.late, "row")} of the last 15 minutes came late, and corrected what was shown. ` : ""}
+      {node?.too_late ? `${counted(node.too_late, "row")} came too late, and ${Number(node.too_late) === 1 ? "is" : "are"} not counted. ` : ""}
       {node?.waits_for ? <>It waits for <b><Value value={node.waits_for} /></b>.</> : ""}
     </p>
   );

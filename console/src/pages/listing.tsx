@@ -80,7 +80,7 @@ const COLUMNS: Record<Listed, [[string, Side][], (node: HomeNode, now: number) =
   queue: [
     [["waiting", "right"], ["held", "right"], ["returned", "right"], ["parked", "right"], ["rejected", "right"], ["behind", "left"]],
     (node) => [
-      count(node.lag_records ?? 0),
+      count(node.waiting ?? 0),
       count(node.held ?? 0),
       count(node.returned ?? 0),
       count(node.parked ?? 0),

@@ -68,7 +68,7 @@ export function Overview({ home, address, walk }: { home: Home; address: Address
 function Facts({ facts }: { facts: HomeFacts }) {
   const flows = facts.nodes.filter((node) => node.kind === "flow");
   const running = flows.filter((node) => node.state === "running");
-  const worst = [...flows].sort((a, b) => (b.lag_seconds ?? 0) - (a.lag_seconds ?? 0))[0];
+  const worst = facts.nodes.find((node) => node.id === facts.totals.worst_lag_of);
   const tooLate = flows.reduce((sum, node) => sum + (node.too_late ?? 0), 0);
   const queues = facts.nodes.filter((node) => node.rejected);
   const { totals } = facts;
@@ -88,11 +88,11 @@ function Facts({ facts }: { facts: HomeFacts }) {
       </div>
       <div class="fact">
         <b>{span(totals.worst_lag_seconds)}</b>
-        <span>{totals.worst_lag_seconds > 0 && worst ? <>furthest behind: <Name of={worst.name} /></> : "nothing is behind"}</span>
+        <span>{totals.worst_lag_seconds > 0 && worst ? <>furthest behind: {worst.kind} <Name of={worst.name} /></> : "nothing is behind"}</span>
       </div>
       <div class="fact">
         <b>{count(totals.late)} late</b>
-        <span>{tooLate ? `corrected; ${count(tooLate)} more too late` : "corrected; none too late"}</span>
+        <span>{tooLate ? `in 15 min; ${count(tooLate)} more too late` : "in 15 min; none too late"}</span>
       </div>
       <div class="fact">
         <b>{count(totals.rejected)} rejected</b>

@@ -78,7 +78,7 @@ export function KeyPage({ path, name, texts, at, older, tick, now }: { path: str
       <div class="wide-gap" />
       <h2>History of this key</h2>
       <div class="gap" />
-      {history.problem && !history.content && <ProblemPanel problem={history.problem} />}
+      {history.problem && !history.content && history.problem.what !== found.problem?.what && <ProblemPanel problem={history.problem} />}
       {history.content && <Changes history={history.content} now={now} older={older} />}
     </section>
   );

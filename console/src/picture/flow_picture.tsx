@@ -5,7 +5,7 @@ import { type Address, alter } from "../address";
 import { useAnswer } from "../ask";
 import { ProblemPanel } from "../problem_panel";
 import { FactTable } from "../table";
-import { clock, counted, span } from "../words";
+import { clock, count, counted, span } from "../words";
 import { Picture, type PictureContent, type Region, whole } from "./picture";
 import { contentOf, type PictureAnswer } from "./picture_answer";
 
@@ -38,7 +38,7 @@ export function FlowPicture({ name, path, address, live }: { name: string; path:
   return (
     <section class="panel pic" aria-label="Picture">
       <div class="pic-head">
-        <Legend />
+        <Legend dropped={answer?.dropped ?? 0} />
         <div class="choices" role="radiogroup" aria-label="Key">
           {keys.length > 1 &&
             [null, ...keys.slice(0, KEYS_MAX)].map((key) => (
@@ -92,11 +92,11 @@ function Without({ text }: { text: string }) {
   );
 }
 
-function Legend() {
+function Legend({ dropped }: { dropped: number }) {
   return (
     <div class="legend">
       <span><i class="l-row" />a row</span>
-      <span><i class="l-late" />late, corrected</span>
+      <span><i class="l-late" />{dropped ? `late; Spark dropped ${count(dropped)}, and does not say which` : "late, corrected"}</span>
       <span><i class="l-gone">✕</i>too late</span>
       <span><i class="l-water" />watermark</span>
       <span><i class="l-early" />early</span>

@@ -8,6 +8,7 @@ export interface PictureAnswer {
   now: string;
   /** How many rows were left out. */
   sampled: number;
+  dropped: number;
   rows: { event_time: string; appended_at: string; topic: string; partition: number; offset: string; late: "late" | "too late" | null; watermark: string | null }[];
   watermark: { at: string; watermark: string }[];
   /** Where its panes are kept, if that is a view. */

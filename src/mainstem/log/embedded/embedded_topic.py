@@ -238,6 +238,8 @@ class EmbeddedTopic:
         self._log = log
         self.numbered = NumberedAppends(store, lambda number: log.transactions.outcome(number) == "open")
         self._time = TopicTime(store, self._first_times)
+        # Of each partition: where what is not sealed begins, up to where it was counted, and how many records that were.
+        self._counted: dict[int, tuple[int, int, int]] = {}
 
     @property
     def name(self) -> str:
@@ -477,7 +479,7 @@ class EmbeddedTopic:
             partition,
             start,
             self.latest(partition),
-            records=sum(entry.rows for entry in manifest.segments) + self._count_unsealed(partition, manifest.end),
+            records=self.count_records(partition, start, self.latest(partition)),
             bytes=self.behind(partition, start).bytes,
             segments=len(manifest.segments) + len(blocks),
             sealed=len(manifest.segments),
@@ -486,17 +488,45 @@ class EmbeddedTopic:
             damage=None if (found := of.damage()) is None else found.summary,
         )
 
-    def _count_unsealed(self, partition: int, start: int) -> int:
-        """The number of records from an offset on, from the headers of their blocks. Transaction markers and records of
-        aborted or open transactions do not count."""
-        visible = self.moment().visible(partition)
+    def count_records(self, partition: int, start: int, stop: int) -> int:
+        """The number of records in a range of offsets. Transaction markers and records of aborted or open transactions do not
+        count."""
+        visible, manifest = self._reader(partition).visible(), self.store.partitions[partition].manifest_file.read()
+        count, stop = 0, min(stop, visible.end)
+        for entry in manifest.segments:
+            low, high = max(start, entry.base), min(stop, entry.end)
+            if low >= high:
+                continue
+            if high - low == entry.end - entry.base:
+                count += entry.rows
+            elif entry.rows == entry.end - entry.base:
+                count += high - low
+            else:
+                reader, reading = self.store.readers[partition], Reading([], fields=[])
+                batches = reader.read(self.store.schemas, low, visible, stop=high, reading=reading)
+                count += sum(batch.num_rows for batch in batches)
+        if start > manifest.end:
+            return count + self._count_blocks(partition, start, stop, visible)
+        # What is not sealed is counted on from the last time.
+        first, reached, known = self._counted.get(partition, (0, 0, 0))
+        if first != manifest.end or not first <= reached <= stop:
+            reached, known = manifest.end, 0
+        known += self._count_blocks(partition, reached, stop, visible)
+        if stop > manifest.end:
+            self._counted[partition] = (manifest.end, stop, known)
+        return count + known
+
+    def _count_blocks(self, partition: int, start: int, stop: int, visible: Visible) -> int:
+        """The number of records in a range that is not sealed, from the headers of their blocks."""
         count = 0
         # If the segment is sealed meanwhile, the rest is counted by offsets.
         with suppress(FileNotFoundError):
-            while start < visible.end:
+            while start < stop:
                 found, reached = 0, start
                 for header in self.store.readers[partition].headers_from(start):
-                    low, high = max(start, header.base_offset), min(visible.end, header.end_offset)
+                    if header.base_offset >= stop:
+                        break
+                    low, high = max(start, header.base_offset), min(stop, header.end_offset)
                     if header.kind == DATA and low < high:
                         hidden = sum(max(0, min(high, until) - max(low, since)) for since, until in visible.hidden)
                         found += high - low - hidden
@@ -504,7 +534,7 @@ class EmbeddedTopic:
                 if reached == start:
                     break
                 count, start = count + found, reached
-        return count + max(0, visible.end - start)
+        return count + max(0, stop - start)
 
     def open_archive(self, archive: str, partition: int) -> Archive:
         if archive != self.settings.archive:
@@ -517,8 +547,7 @@ class EmbeddedTopic:
         reader = self._reader(partition)
         visible = reader.visible()
         offset = max(offset, reader.earliest())
-        records = visible.end - offset
-        if records <= 0:
+        if visible.end <= offset:
             return Lag()
         reading = Reading([], 1, fields=["appended_at"])
         first = next(reader.read(self.store.schemas, offset, visible, reading=reading), None)
@@ -527,7 +556,7 @@ class EmbeddedTopic:
         age = max(0, self.clock.now() - int(times_of(first.column("record").field("appended_at"))[0]))
         keep = self.settings.keep.age
         return Lag(
-            records=records,
+            records=self.count_records(partition, offset, visible.end),
             bytes=self.bytes_behind(partition, offset),
             seconds=age / 1_000_000,
             until_dropped=None if keep is None else max(keep - age * MICROSECOND, timedelta(0)),

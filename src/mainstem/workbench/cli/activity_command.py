@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mainstem.clock import as_us
 from mainstem.durations import duration_us
-from mainstem.errors import Invalid
+from mainstem.errors import Invalid, NotFound, did_you_mean
 from mainstem.workbench.cli.command_arguments import HomeOption, open_home, parse_moment
 from mainstem.workbench.cli.json_output import AllColumnsOption, JsonOption, print_json
 from mainstem.workbench.cli.terminal_table import Column, moment, show_table
+
+if TYPE_CHECKING:
+    from mainstem.stem import Mainstem
 
 __all__ = ["activity"]
 
@@ -46,11 +49,13 @@ def activity(
         start = _parse_since(since, stem.log.clock.now())
         note_killed(stem.log, stem.home)
         rows = list(read_activity(stem.log, start, set(of or ())))
+        if not rows:
+            _require_known(stem, of or [])
         if as_json:
             print_json(rows)
             return
         show_table(
-            [Column("at", firm=True), Column("of"), Column("what", style="bold"), Column("in words")],
+            [Column("at", firm=True), Column("of"), Column("what", style="bold"), Column("in words"), Column("who")],
             (_cells(row) for row in rows),
             empty="nothing happened in that time",
             all_columns=all_columns,
@@ -59,7 +64,25 @@ def activity(
 
 def _cells(row: dict[str, Any]) -> list[str]:
     said = " ".join(part for part in (f"{row['text']}.", row["detail"], row["hint"]) if part)
-    return [moment(row["at"]), f"{row['subject']} {row['name']}", row["what"], said]
+    return [moment(row["at"]), f"{row['subject']} {row['name']}", row["what"], said, row.get("who") or ""]
+
+
+def _require_known(stem: Mainstem, names: list[str]) -> None:
+    """Raises `NotFound` for a name that nothing in the home has, and nothing ever happened to."""
+    from mainstem.log.activity import read_activity
+    from mainstem.sinks.store_record import store_names
+    from mainstem.workbench.cli.capture_facts import known_captures
+    from mainstem.workbench.cli.flow_facts import known_flows
+
+    known = {*stem.topics(), *stem.views(), *known_flows(stem), *store_names(stem.home), *known_captures(stem)}
+    known |= {f"{topic}.{queue}" for topic in stem.topics() for queue in stem.topic(topic).queues()}
+    for name in names:
+        if name not in known and not any(read_activity(stem.log, 0, {name})):
+            raise NotFound(
+                f'there is nothing with the name "{name}" in this home',
+                detail="No flow, topic, view, store, capture or queue has it, and nothing happened to one that had.",
+                hint=did_you_mean(name, sorted(known)) or "Leave --of out to see everything.",
+            )
 
 
 def _parse_since(text: str, now: int) -> int:

@@ -88,6 +88,14 @@ def parse_position(text: str, option: str = "--start") -> str | datetime | Mappi
         return offsets
     if "@" in word:
         return word
+    try:
+        datetime.fromisoformat(word)
+    except ValueError:
+        raise Invalid(
+            f'{option} "{text}" is not a position',
+            detail=f"A position is {POSITION_HELP}.",
+            hint=did_you_mean(text, _WORDS) or f"For example: {option} 2026-01-01T09:00:00Z",
+        ) from None
     return parse_moment(word, option)
 
 
@@ -104,13 +112,14 @@ def parse_as_of(text: str | None) -> str | datetime | None:
 
 def parse_moment(text: str, option: str) -> datetime:
     """A time with a zone."""
+    between = " " if option.startswith("-") else "="
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise Invalid(
-            f'{option} "{text}" is not a position',
-            detail=f"A position is {POSITION_HELP}.",
-            hint=did_you_mean(text, _WORDS) or f"For example: {option} 2026-01-01T09:00:00Z",
+            f'{option} "{text[:60]}" is not a time',
+            detail="A time has its date and its zone.",
+            hint=f"For example: {option}{between}2026-01-01T09:00:00Z",
         ) from None
     if moment.tzinfo is None:
         raise Invalid(

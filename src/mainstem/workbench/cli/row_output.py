@@ -18,7 +18,16 @@ from mainstem.log.rows.schema_ddl import type_to_ddl
 from mainstem.workbench.cli.terminal_table import ALL_COLUMNS, Column, GrowingTable, is_terminal, show_note
 from mainstem.workbench.cli.window_text import window_text
 
-__all__ = ["RowWriter", "TableRows", "column_of", "row_writer", "shown_cells", "today_of", "write_rows"]
+__all__ = [
+    "RowWriter",
+    "TableRows",
+    "column_of",
+    "distinct_names",
+    "row_writer",
+    "shown_cells",
+    "today_of",
+    "write_rows",
+]
 
 
 # Writers of rows.
@@ -73,11 +82,27 @@ def _limit(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.
             return
 
 
+def distinct_names(names: Sequence[str]) -> list[str]:
+    """Names of columns for an object, which has each name once.
+
+    >>> distinct_names(["a", "b", "a", "a_2", "a"])
+    ['a', 'b', 'a_2', 'a_2_2', 'a_3']
+    """
+    found: list[str] = []
+    for name in names:
+        number, own = 1, name
+        while own in found:
+            number += 1
+            own = f"{name}_{number}"
+        found.append(own)
+    return found
+
+
 class JsonRows:
     """One object per line."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        self._names = schema.names
+        self._names = distinct_names(schema.names)
         self._writers: list[Writer] = [plain_writer(field.type) for field in schema]
 
     def write(self, batch: pa.RecordBatch) -> None:

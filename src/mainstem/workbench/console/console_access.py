@@ -138,7 +138,10 @@ class AccessGate:
                 401, "this console does not know you", self._why_unknown(scope),
                 "Give a token: mainstem token create --scope read, run by the owner of the home.",
             )  # fmt: skip
-        scope.setdefault("state", {})["visitor"] = visitor
+        state = scope.setdefault("state", {})
+        state["visitor"] = visitor
+        # For an answer that lasts: a token may expire, or be revoked.
+        state["admitted"] = lambda: self._visitor(scope, headers) == visitor
         return None
 
     def _is_own_origin(self, origin: str) -> bool:

@@ -21,7 +21,7 @@ from mainstem.clock import Clock
 from mainstem.errors import Conflict, Invalid, MainstemError, Unavailable
 from mainstem.log.activity import note_activity
 from mainstem.log.queues.queue import Queue
-from mainstem.log.rows.plain_values import NotAValue
+from mainstem.log.queues.rejected_position import parse_addresses
 from mainstem.log.rows.rows import check_rows
 from mainstem.names import check_own_name
 from mainstem.processes import end_process
@@ -29,11 +29,11 @@ from mainstem.spark.checkpoint.checkpoint_offsets import last_batch
 from mainstem.spark.checkpoint.flow_store import FlowStore, find_process
 from mainstem.stem import Mainstem
 from mainstem.workbench.cli.flow_commands import stop_flow
-from mainstem.workbench.cli.flow_facts import FlowFacts, flow_facts
-from mainstem.workbench.cli.row_files import JsonLines
+from mainstem.workbench.cli.flow_facts import FlowFacts, flow_facts, known_flows
+from mainstem.workbench.cli.list_entry import Unreadable, try_look
 from mainstem.workbench.cli.terminal_table import show_count
 from mainstem.workbench.console.console_answer import JsonResponse, error_body, read_json
-from mainstem.workbench.console.home_map import OWN_PREFIX
+from mainstem.workbench.console.given_row import own_writer, read_row, row_text
 
 __all__ = ["ACTIONS", "ConsoleActions"]
 
@@ -132,10 +132,11 @@ class ConsoleActions:
             return f"stopped flow {facts.flow} {'before its first batch' if batch is None else f'after batch {batch}'}"
 
         will = f"Flow {facts.flow} ends after its batch; the next run of its program continues from there."
-        return Planned(facts.flow, will, f"mainstem flow stop {facts.flow}", stop)
+        return Planned(facts.flow, will, f"mainstem flow stop {shlex.quote(facts.flow)}", stop)
 
     def _kill(self, given: dict[str, Any]) -> Planned:
         facts = self._running(given)
+        flows = self._flows_of(facts)
 
         def kill() -> str:
             process = find_process(FlowStore(self._stem.home, facts.flow).of_version(facts.version))
@@ -153,33 +154,33 @@ class ConsoleActions:
                     detail="It belongs to another user, or waits for a disk.",
                     hint=f"Try it by hand: kill -9 {facts.pid}",
                 )
-            return f"killed process {facts.pid}, which ran flow {facts.flow}{'' if batch is None else f', in batch {batch}'}"
+            inside = "" if batch is None else f", in batch {batch}"
+            others = f"; with it flow{'s' if len(flows) > 1 else ''} {', '.join(flows)}" if flows else ""
+            return f"killed process {facts.pid}, which ran flow {facts.flow}{inside}{others}"
 
         will = (
-            f"Process {facts.pid} is killed (SIGKILL), with every flow that it runs. Nothing is lost: a run continues."
+            f"Process {facts.pid} is killed (SIGKILL), with every flow that it runs: {', '.join([facts.flow, *flows])}. "
+            "Nothing is lost: a run continues."
         )
         return Planned(facts.flow, will, f"kill -9 {facts.pid}", kill)
+
+    def _flows_of(self, facts: FlowFacts) -> list[str]:
+        """The other flows that run in the same process."""
+        others = [name for name in known_flows(self._stem) if name != facts.flow]
+        found = [try_look({}, flow_facts, self._stem, name, {}) for name in others]
+        return [it.flow for it in found if not isinstance(it, Unreadable) and it.pid == facts.pid]
 
     # Rows
 
     def _append(self, given: dict[str, Any]) -> Planned:
-        name, text = check_own_name(_text(given, "topic"), "topic"), _text(given, "row")
-        if name.startswith(OWN_PREFIX):
+        topic = self._stem.topic(check_own_name(_text(given, "topic"), "topic"))
+        if writer := own_writer(self._stem, topic.name):
             raise Invalid(
-                f'topic "{name}" is written by Mainstem alone',
+                f'topic "{topic.name}" is written by {writer} alone',
                 detail="It says what happened; a row from elsewhere would be a lie.",
                 hint="Append to a topic of your own.",
             )
-        topic = self._stem.topic(name)
-        try:
-            row = JsonLines(topic.settings).row(1, " ".join(text.splitlines()))
-        except NotAValue as error:
-            hint = error.hint or "Write a value of that type."
-            raise Invalid(str(error), detail=f"The row is for topic {topic.name}.", hint=hint) from None
-        if row is None:
-            raise Invalid(
-                "there is no row to append", detail="The text is empty.", hint='Write one, for example: {"order_id": 1}'
-            )
+        row = read_row(given.get("row"), topic.settings)
         rows = check_rows([row], topic.settings)
 
         def append() -> str:
@@ -195,7 +196,9 @@ class ConsoleActions:
         will = (
             f"One row is appended to topic {topic.name} ({where}); every flow and queue that reads the topic gets it."
         )
-        return Planned(topic.name, will, f"echo {shlex.quote(text)} | mainstem topic append {topic.name} -", append)
+        line = shlex.quote(row_text(row, topic.settings))
+        command = f"printf '%s\\n' {line} | mainstem topic append {shlex.quote(topic.name)} -"
+        return Planned(topic.name, will, command, append)
 
     # Rejected messages
 
@@ -213,19 +216,20 @@ class ConsoleActions:
                 detail=f"`positions` is a list of 1 to {POSITIONS_MAX:,} texts.",
                 hint='For example: ["0:17"], partition and offset in the topic.',
             )
-        count = show_count(len(positions), "message")
+        addresses = [f"{partition}:{offset}" for partition, offset in parse_addresses(positions)]
+        count = show_count(len(addresses), "message")
         done = "restored" if action == "restore" else "dropped"
 
         def settle() -> str:
-            (queue.restore if action == "restore" else queue.drop)(positions)
+            (queue.restore if action == "restore" else queue.drop)(addresses)
             return f"{done} {count} of queue {name} of {topic}"
 
         will = {
             "restore": f"{count} of queue {name} of {topic} will be delivered again, as if never delivered.",
-            "drop": f"{count} of queue {name} of {topic} are done: they are not delivered again.",
+            "drop": f"{count} of queue {name} of {topic} will be done, and not delivered again.",
         }[action]
         return Planned(
-            f"{topic}.{name}", will, f"mainstem queue {action} {topic} {name} {' '.join(positions[:20])}", settle
+            f"{topic}.{name}", will, shlex.join(["mainstem", "queue", action, topic, name, *addresses]), settle
         )
 
 

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from decimal import Decimal
 from typing import Any
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from mainstem.errors import AlreadyExists, Conflict, FellOff, Invalid, MainstemError, NotFound, Unavailable
+from mainstem.errors import AlreadyExists, Conflict, FellOff, Invalid, MainstemError, NotFound, NotYet, Unavailable
 from mainstem.workbench.cli.shown_passwords import blank_passwords
 from mainstem.workbench.console.json_body import encode_json
 
 __all__ = ["JsonResponse", "error_body", "error_status", "read_json"]
 
+
+class LateBody(MainstemError):
+    """The body of a request did not come in time."""
+
+
 # The first that fits; what is none of these is for later: 503.
 STATUSES: tuple[tuple[type[MainstemError], int], ...] = (
+    (LateBody, 408),
+    (NotYet, 400),
     (Unavailable, 503),
     (NotFound, 404),
     (Invalid, 400),
@@ -25,6 +33,8 @@ STATUSES: tuple[tuple[type[MainstemError], int], ...] = (
     (FellOff, 410),
 )
 BODY_BYTES_MAX = 64 * 1024
+# With all digits of numbers, for decimals.
+DECODER = msgspec.json.Decoder(float_hook=Decimal)
 # A little less than the connection itself has.
 BODY_SECONDS_MAX = 8
 
@@ -62,11 +72,11 @@ async def read_json(request: Request) -> dict[str, Any]:
                         detail=f"Its body has more than {BODY_BYTES_MAX // 1024} KiB.",
                         hint="Send less.",
                     )
-        found = msgspec.json.decode(body)
+        found = DECODER.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         found = None
     except (TimeoutError, ClientDisconnect) as error:
-        raise Unavailable(
+        raise LateBody(
             "the request did not come in time", detail="Its body is not complete.", hint="Send it again."
         ) from error
     if not isinstance(found, dict) or request.headers.get("content-type", "").partition(";")[0] != "application/json":

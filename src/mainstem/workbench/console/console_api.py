@@ -97,7 +97,7 @@ def number_in(request: Request, name: str, default: int, most: int, least: int =
         raise Invalid(
             f'{name} "{text[:60]}" is out of range',
             detail=f"It is a whole number from {least} to {most:,}.",
-            hint=f"For example: {name}={default}",
+            hint=f"For example: {name}={max(default, least)}",
         )
     return int(text)
 
@@ -215,6 +215,13 @@ class _ReadApi:
             return key_history(view, request.query_params.getlist("key"), before, limit, time_in(request, "at"))
 
     def difference(self, request: Request) -> Any:
+        for name in ("before", "after"):
+            if not request.query_params.get(name):
+                raise Invalid(
+                    f"the request has no `{name}`",
+                    detail="`before` and `after` are the numbers of two versions of the view.",
+                    hint="For example: before=1&after=2",
+                )
         before, after = (number_in(request, name, 0, VERSION_MAX) for name in ("before", "after"))
         limit, skip = number_in(request, "limit", 25, PAGE_ROWS_MAX), number_in(request, "skip", 0, ROWS_MAX, least=0)
         with open_view(self._stem, request.path_params["name"]) as view:

@@ -33,6 +33,8 @@ __all__ = ["PAGE", "console_app"]
 # The files of the page, which are built from TypeScript and are part of the package.
 PAGE = Path(__file__).parent / "page"
 
+# Addresses that take a POST.
+POSTED = frozenset(["/api/query", "/api/login", "/api/logout"])
 WORDS = {404: "there is no such page", 405: "this address takes no such request", 413: "the request is too large"}
 
 
@@ -73,7 +75,8 @@ def console_app(
             Route("/api/walk", walk, methods=["GET"]),
             Route("/api/login", login, methods=["POST"]),
             Route("/api/logout", log_out, methods=["POST"]),
-            Route("/api/{rest:path}", _no_such_address, methods=["GET"]),
+            Route("/api", _no_such_address),
+            Route("/api/{rest:path}", _no_such_address),
             Mount("/", app=_Page(directory=PAGE, html=True)),
         ],
         exception_handlers={
@@ -88,7 +91,8 @@ def console_app(
 
 
 def _no_such_address(request: Request) -> Response:
-    raise HTTPException(404)
+    path = request.url.path
+    raise HTTPException(405 if path in POSTED or path.startswith("/api/actions/") else 404)
 
 
 class _Page(StaticFiles):
@@ -113,8 +117,11 @@ def _show_error(request: Request, error: Exception) -> Response:
 def _show_http(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 503
     what = WORDS.get(status, "the request cannot be answered")
+    hint = "Send it as POST, with a body in JSON." if status == 405 and request.method == "GET" else ""
     answer = MainstemError(
-        what, detail=f"It asked for {request.url.path[:200]!r}.", hint="The page of the console is at /."
+        what,
+        detail=f"It asked for {request.url.path[:200]!r}, by {request.method[:20]}.",
+        hint=hint or "The page of the console is at /.",
     )
     return JsonResponse(error_body(answer), status)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import socket
 import ssl
@@ -138,10 +139,15 @@ def _listen(settings: ConsoleSettings) -> socket.socket:
         listener.bind((settings.host, settings.port))
     except (OSError, OverflowError) as error:
         listener.close()
+        elsewhere = getattr(error, "errno", None) == errno.EADDRNOTAVAIL
         raise Unavailable(
             f"the console cannot listen on {settings.host}:{settings.port}: {getattr(error, 'strerror', None) or error}",
-            detail="Most likely another program, or another console, has that port.",
-            hint="Give another one, or 0 for any that is free: --port 0",
+            detail="The address is not one of this machine's."
+            if elsewhere
+            else "Most likely another program, or another console, has that port.",
+            hint="Give one of its addresses, or 0.0.0.0 for all: --host 0.0.0.0"
+            if elsewhere
+            else "Give another one, or 0 for any that is free: --port 0",
         ) from error
     listener.listen(128)
     return listener

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -34,6 +34,8 @@ __all__ = ["EventStream", "parse_cursors"]
 SUBJECTS_MAX = 32
 # A comment, so that both sides notice when the other is gone.
 ALIVE_SECONDS = 15
+# How often an open stream looks whether its visitor is still known.
+CHECK_SECONDS = 1.0
 # Messages of one subject before the next one has its turn.
 TURN = 16
 # Many pages are served less often each, so that together they cost no more: 200 of them four times a second.
@@ -65,7 +67,8 @@ def parse_cursors(text: str | None) -> dict[str, str]:
 
 
 class EventStream(Response):
-    """The answer to `/api/stream`: it ends when the client goes, takes nothing for 30 seconds, or the server ends."""
+    """The answer to `/api/stream`: it ends when the client goes, takes nothing for 30 seconds, is no longer known (its
+    token was revoked, or has expired), or the server ends."""
 
     media_type = "text/event-stream"
 
@@ -86,6 +89,8 @@ class EventStream(Response):
         self._bell = asyncio.Event()
         self._feeds = hub.join(names, self._bell)
         self._abort = getattr(request.state, "abort", None)
+        self._admitted: Callable[[], bool] = request.state.admitted
+        self._known, self._check_at = True, 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         gone = asyncio.create_task(self._until_gone(receive))
@@ -108,26 +113,45 @@ class EventStream(Response):
             pass
         self._bell.set()
 
+    def _may_go_on(self) -> bool:
+        """Whether the visitor is still known; looked up about once a second."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._check_at:
+            self._check_at = now + CHECK_SECONDS
+            try:
+                self._known = self._admitted()
+            except (MainstemError, OSError):
+                self._known = False
+        return self._known
+
     async def _parts(self, gone: asyncio.Task[None]) -> AsyncIterator[bytes]:
         yield b"retry: 1000\n\n"
-        while not (gone.done() or self._hub.closed):
+        quiet = 0.0
+        while not (gone.done() or self._hub.closed) and self._may_go_on():
             self._bell.clear()
             idle, piece = True, b""
             for feed in self._feeds:
                 async for part in self._turn(feed):
+                    if not self._may_go_on():
+                        return
                     idle, piece = False, piece + part
                     if len(piece) >= PIECE_BYTES:
                         yield piece
                         piece = b""
             if piece:
                 yield piece
-            if idle:
-                try:
-                    async with asyncio.timeout(ALIVE_SECONDS):
-                        await self._bell.wait()
-                    await asyncio.sleep(min(PAUSE_SECONDS_MAX, PAUSE_SECONDS_PER_STREAM * self._hub.streams))
-                except TimeoutError:
-                    yield b": alive\n\n"
+            if not idle:
+                quiet = 0.0
+                continue
+            try:
+                async with asyncio.timeout(CHECK_SECONDS):
+                    await self._bell.wait()
+                await asyncio.sleep(min(PAUSE_SECONDS_MAX, PAUSE_SECONDS_PER_STREAM * self._hub.streams))
+            except TimeoutError:
+                quiet += CHECK_SECONDS
+            if quiet >= ALIVE_SECONDS:
+                quiet = 0.0
+                yield b": alive\n\n"
 
     async def _turn(self, feed: SubjectFeed) -> AsyncIterator[bytes]:
         """What a subject has for this page now, at most a few messages."""

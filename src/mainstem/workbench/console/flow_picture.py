@@ -90,6 +90,7 @@ def flow_picture(stem: Mainstem, flow: str, begin: datetime | None, end: datetim
         "topics": [topic.name for topic in topics],
         "rows": rows,
         "sampled": sampled,
+        "dropped": _dropped(stem, flow, span),
         "watermark": [
             {"at": time_text(as_datetime(at)), "watermark": time_text(as_datetime(event))}
             for event, at in watermark.tolist()
@@ -174,6 +175,16 @@ def _too_late(stem: Mainstem, flow: str, span: _Span) -> set[tuple[int, int, int
         partitions, offsets = (batch.column(name).to_pylist() for name in ("partition", "offset"))
         found.update(zip(times.tolist(), partitions, offsets, strict=True))
     return found
+
+
+def _dropped(stem: Mainstem, flow: str, span: _Span) -> int:
+    """How many rows were too late without being kept: Spark's own windows count them, and do not say which they were."""
+    if late_topic_of(flow) in stem.topics() or PROGRESS_TOPIC not in stem.topics():
+        return 0
+    columns = ["flow", "at", "too_late"]
+    rows = stem.topic(PROGRESS_TOPIC).to_arrow(start=as_datetime(span.begin), columns=columns).to_pylist()
+    found = [row for row in rows if row["flow"] == flow and row["at"] is not None and as_us(row["at"]) <= span.end]
+    return sum(row["too_late"] or 0 for row in found)
 
 
 # Panes: results of windows, in the order in which they were shown.

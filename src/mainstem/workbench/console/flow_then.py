@@ -183,7 +183,7 @@ def _view_source(stem: Mainstem, name: str, position: int, at: datetime) -> Sour
 def behind_then(backend: TopicBackend, number: int, offset: int, at: datetime) -> Lag:
     """How far a reader that would read `offset` next was behind; without bytes, of which there is no history."""
     begin = max(offset, backend.earliest(number))
-    records = backend.at_time(number, as_us(at) + 1) - begin
+    records = backend.count_records(number, begin, backend.at_time(number, as_us(at) + 1))
     if records <= 0:
         return Lag()
     first = backend.read(number, begin, 1)

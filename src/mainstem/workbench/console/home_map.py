@@ -3,7 +3,7 @@
     capture ──> topic ──> flow ──> view, topic, store
                   └─────> queue
 
-Rates are counted rows of the last ten seconds: of a topic its offsets, of a flow its rows in `mainstem.progress`.
+Rates are counted rows of the last ten seconds: of a topic its records, of a flow its rows in `mainstem.progress`.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ __all__ = [
 OWN_PREFIX = "mainstem."
 # The time over which rows are counted.
 RATE_SECONDS = 10
+# The time over which late rows are counted, over all runs: that of the plots on the page of a flow.
+COUNTED_MINUTES = 15
 ACTIVITY_ROWS = 50
 # Spark's names of the phases of a batch, in our words.
 PHASES = {"addBatch": "work", "getBatch": "reading", "latestOffset": "finding offsets", "queryPlanning": "planning",
@@ -115,13 +117,20 @@ def map_json(stem: Mainstem, drawn: HomeMap, activity: list[dict[str, Any]]) -> 
 
 def _totals(drawn: HomeMap) -> dict[str, Any]:
     rates = [node["rows_per_second"] for node in drawn.nodes if node["kind"] == "topic" and "rows_per_second" in node]
-    lags = [node["lag_seconds"] for node in drawn.nodes if node.get("lag_seconds") is not None]
+    worst = _furthest_behind(drawn)
     return {
         "rows_per_second": round(sum(rates), 1),
-        "worst_lag_seconds": max(lags, default=0.0),
+        "worst_lag_seconds": 0.0 if worst is None else worst["lag_seconds"],
+        "worst_lag_of": None if worst is None else worst["id"],
         "late": drawn.late,
         "rejected": drawn.rejected,
     }
+
+
+def _furthest_behind(drawn: HomeMap) -> dict[str, Any] | None:
+    """The flow or queue with the oldest record that it has not read; None if nothing is behind. A view is as far as its flow."""
+    readers = [node for node in drawn.nodes if node["kind"] in ("flow", "queue") and node.get("lag_seconds")]
+    return max(readers, key=lambda node: float(node["lag_seconds"]), default=None)
 
 
 def _well(drawn: HomeMap) -> dict[str, Any]:
@@ -148,12 +157,13 @@ def _well(drawn: HomeMap) -> dict[str, Any]:
     if not running:
         return {"ok": True, "sentence": "All is well. No flow runs."}
     verb = "runs" if len(running) == 1 else "run"
-    lag = spoken_seconds(max(node.get("lag_seconds") or 0.0 for node in running))
-    worst_text = "it is" if len(running) == 1 else "the slowest is"
-    return {
-        "ok": True,
-        "sentence": f"All is well. {show_count(len(running), 'flow')} {verb}, {worst_text} {lag} behind.",
-    }
+    furthest = _furthest_behind(drawn)
+    behind = (
+        "nothing is behind"
+        if furthest is None
+        else f"{furthest['kind']} {furthest['name']} is furthest behind, {spoken_seconds(furthest['lag_seconds'])}"
+    )
+    return {"ok": True, "sentence": f"All is well. {show_count(len(running), 'flow')} {verb}; {behind}."}
 
 
 # Nodes and edges of each kind.
@@ -189,10 +199,11 @@ def _topic_amounts(topic: Topic, now: int, until: int | None) -> tuple[int, floa
     for number in range(topic.settings.partitions):
         earliest = backend.earliest(number)
         end = backend.latest(number) if until is None else backend.at_time(number, until + 1)
-        records += max(0, end - earliest)
         # Of a partition without records nothing was appended.
         if end > earliest:
-            added += max(0, end - backend.at_time(number, now - RATE_SECONDS * 1_000_000))
+            records += backend.count_records(number, earliest, end)
+            since = max(earliest, backend.at_time(number, now - RATE_SECONDS * 1_000_000))
+            added += backend.count_records(number, since, end)
     return records, round(added / RATE_SECONDS, 1)
 
 
@@ -216,13 +227,18 @@ def draw_flow(drawn: HomeMap, it: FlowFacts) -> None:
     rate_in, rate_out = (
         round(sum(row[column] or 0 for row in recent) / RATE_SECONDS, 1) for column in ("rows_in", "rows_out")
     )
-    drawn.late += it.late
+    counted = as_datetime(drawn.now) - timedelta(minutes=COUNTED_MINUTES)
+    late, too_late = (
+        sum(row.get(column) or 0 for row in it.progress if row["at"] is not None and row["at"] > counted)
+        for column in ("late", "too_late")
+    )
+    drawn.late += late
     drawn.rejected += sum(row["rejected"] or 0 for row in it.progress if row["epoch"] == it.epoch)
     node = f"flow:{it.flow}"
     drawn.node(
         "flow", it.flow, state=it.state, sentence=_flow_sentence(it), rows_per_second=rate_in, rows_out_per_second=rate_out,
-        lag_seconds=it.lag.seconds, lag_records=it.lag.records, sink=it.sink, batch=it.batch, late=it.late,
-        too_late=it.too_late, waits_for=it.waits or None,
+        lag_seconds=it.lag.seconds, lag_records=it.lag.records, sink=it.sink, batch=it.batch, late=late,
+        too_late=too_late, waits_for=it.waits or None,
         watermark=it.progress[-1]["watermark"] if it.progress else None,
     )  # fmt: skip
     sources = list(dict.fromkeys(part.source for part in it.sources))
@@ -348,15 +364,21 @@ def _queues(stem: Mainstem, drawn: HomeMap) -> None:
 def _queue(drawn: HomeMap, it: QueueDescription) -> None:
     facts, name = queue_json(it), f"{it.topic}/{it.name}"
     drawn.rejected += facts["rejected"]
-    words = [f"{it.lag.records:,} waiting", f"{it.held:,} held"]
+    words = [f"{it.waiting:,} waiting", f"{it.held:,} held"]
+    words += [f"{facts['delayed']:,} delayed"] if facts["delayed"] else []
     words += [f"{facts['rejected']:,} rejected"] if facts["rejected"] else []
     drawn.node(
         "queue", name, state="kept", sentence=f"{', '.join(words)}.", lag_seconds=it.lag.seconds,
-        lag_records=it.lag.records, held=it.held, returned=it.returned, parked=it.parked, rejected=facts["rejected"],
+        lag_records=it.lag.records, waiting=it.waiting, held=it.held, returned=it.returned, parked=it.parked, rejected=facts["rejected"],
     )  # fmt: skip
     drawn.edge(f"topic:{it.topic}", f"queue:{name}", None)
     if facts["rejected"]:
         drawn.edge(f"queue:{name}", f"topic:{it.rejected_topic}", None)
+        count = show_count(facts["rejected"], "rejected message")
+        drawn.look(
+            f"queue:{name}", f"queue {name} has {count}", f"Each is in topic {it.rejected_topic}, with its reason.",
+            f"Restore or drop them: mainstem queue describe {it.topic} {it.name}",
+        )  # fmt: skip
 
 
 def _captures(stem: Mainstem, drawn: HomeMap) -> None:

@@ -69,10 +69,15 @@ def _topic_points(topic: Topic, first: int, last: int, step: int) -> list[dict[s
     """The records that were appended in each bucket."""
     backend, numbers = topic.backend, range(topic.settings.partitions)
     found = []
-    before = sum(backend.at_time(number, first) for number in numbers)
+    before = [max(backend.earliest(number), backend.at_time(number, first)) for number in numbers]
     for at in range(first, last, step):
-        after = sum(backend.at_time(number, min(at + step, last)) for number in numbers)
-        found.append({"at": time_text(as_datetime(at)), "rows": after - before})
+        after = [backend.at_time(number, min(at + step, last)) for number in numbers]
+        rows = sum(
+            backend.count_records(number, start, stop)
+            for number, start, stop in zip(numbers, before, after, strict=True)
+            if start < stop
+        )
+        found.append({"at": time_text(as_datetime(at)), "rows": rows})
         before = after
     return found
 

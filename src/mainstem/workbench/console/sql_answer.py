@@ -11,6 +11,7 @@ from typing import Any
 from mainstem.clock import as_us
 from mainstem.errors import Invalid, Unavailable
 from mainstem.log.query_limits import QueryLimits
+from mainstem.workbench.cli.row_output import distinct_names
 from mainstem.workbench.console.row_cells import column_facts, json_rows
 from mainstem.workbench.console.watched_home import WatchedHome
 
@@ -49,6 +50,7 @@ class SqlAnswers:
                 found = stem.log.query(sql, (), tables, limits)
         finally:
             self._places.release()
+        found = found.rename_columns(distinct_names(found.schema.names))
         return {
             "columns": column_facts(found.schema),
             "rows": json_rows(found.slice(0, ROWS_MAX)),

@@ -173,7 +173,7 @@ class TopicSubject:
         if behind > BEHIND_MAX:
             share = max(1, ROWS_MAX // len(ends))
             newest = {number: max(offsets[number], end - share) for number, end in ends.items()}
-            skipped = sum(newest[number] - offsets[number] for number in newest)
+            skipped = sum(topic.backend.count_records(number, offsets[number], newest[number]) for number in newest)
             offsets = newest
         if behind <= 0:
             return None

@@ -43,19 +43,13 @@ def topic_then(stem: Mainstem, topic: Topic, at: datetime) -> dict[str, Any]:
 def _partition(topic: Topic, now: PartitionFacts, at: datetime) -> dict[str, Any]:
     backend, number = topic.backend, now.partition
     end = max(now.start, min(now.end, backend.at_time(number, as_us(at) + 1)))
-    # Markers of transactions have offsets, and are no records: only then they are counted.
-    hidden = now.records < now.end - now.start
-    records = end - now.start if not hidden else _count(topic, number, now.start, end)
+    records = backend.count_records(number, now.start, end)
     last = None if end <= now.start else backend.read(number, end - 1, 1)
     appended_at = None if last is None else as_datetime(int(times_of(last.column("record").field("appended_at"))[0]))
     return {
         "partition": number, "start": now.start, "end": end, "records": records, "bytes": None, "segments": None,
         "sealed": None, "appended_at": appended_at, "damage": now.damage,
     }  # fmt: skip
-
-
-def _count(topic: Topic, number: int, start: int, end: int) -> int:
-    return sum(batch.num_rows for batch in topic.backend.moment().read(number, start, end, []))
 
 
 def _readers(stem: Mainstem, topic: str, at: datetime) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -13,6 +12,7 @@ from mainstem.errors import Invalid
 from mainstem.log.rows.plain_values import NotAValue, json_line, json_reader, parse_json, plain_writer
 from mainstem.views.view import View
 from mainstem.views.view_history import format_cursor, position_as_of
+from mainstem.workbench.console.given_row import exact_value
 from mainstem.workbench.console.row_cells import column_facts, json_rows
 
 __all__ = ["key_text", "parse_key", "view_page"]
@@ -37,7 +37,7 @@ def view_page(view: View, after: str | None, limit: int, as_of: datetime | None 
         "columns": column_facts(page.rows.schema),
         "rows": json_rows(page.rows),
         "total": total,
-        "cursor": format_cursor(facts, position),
+        "cursor": format_cursor(facts, position if past is None else max(past, 0)),
         "next": None if page.after is None else key_text(page.after, key),
     }
 
@@ -71,6 +71,4 @@ def parse_key(text: str, key: Sequence[pa.Field], given: str = "after") -> tuple
 
 
 def _read(value: Any, field: pa.Field) -> Any:
-    # Pages have a BIGINT as text.
-    exact = pa.types.is_int64(field.type) and isinstance(value, str) and re.fullmatch(r"-?\d{1,19}", value, re.ASCII)
-    return json_reader(field.type, field.name)(int(value) if exact else value)
+    return json_reader(field.type, field.name)(exact_value(value, field.type))
