@@ -168,7 +168,7 @@ def test_an_action_that_there_is_not(stem, capsys):
 def test_a_row_is_appended_after_it_was_told(stem, act):
     before = stem.topic("orders").to_arrow().num_rows
     told = act("append", {"topic": "orders", "row": '{"order_id": 77}'})
-    assert told.json["command"] == "echo '{\"order_id\": 77}' | mainstem topic append orders -"
+    assert told.json["command"] == "printf '%s\\n' '{\"order_id\": 77}' | mainstem topic append orders -"
     assert stem.topic("orders").to_arrow().num_rows == before
 
     done = act("append", {"topic": "orders", "row": '{"order_id": 77}', "confirm": True})
