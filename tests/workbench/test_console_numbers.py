@@ -112,7 +112,7 @@ def test_the_overview(shop, console, command, watched):
         expect(page.locator(f'.map-picture a[href="#/views/{view["view"]}"]')).to_contain_text(f"{view['rows']:,} row")
     for queue in queues:
         node = page.locator(f'.map-picture a[href="#/queues/{queue["topic"]}/{queue["queue"]}"]')
-        expect(node).to_contain_text(f"{queue['lag']['records']:,} waiting, {queue['held']:,} held")
+        expect(node).to_contain_text(f"{queue['waiting']:,} waiting, {queue['held']:,} held")
         expect(node).to_contain_text(f"{queue['rejected']:,} rejected")
     running = sum(flow["state"] == "running" for flow in flows)
     late = sum(row["late"] for flow in flows for row in command("flow", "describe", flow["flow"])["last_batches"])
