@@ -77,6 +77,12 @@ class TracedRows:
             raise Inexact(f"{what} takes rows of which it is not known {self.assumed}")
         return self
 
+    def once(self, what: str) -> TracedRows:
+        """The same; raises `Inexact` if rows may have been emitted again with other values."""
+        if self.repeated:
+            raise Inexact(f"{what} takes rows that were emitted more than once")
+        return self
+
     def take(self, chosen: Sequence[int], **changes: Any) -> TracedRows:
         places = pa.array(chosen, pa.int64())
         return replace(self, table=self.table.take(places), made_of=[self.made_of[at] for at in chosen], **changes)
