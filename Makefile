@@ -84,7 +84,7 @@ demo-kafka: $(KAFKA_STAMP) ## the same with the log on Kafka and the flows on a 
 
 pictures: $(TEST_STAMP) $(NODE_STAMP) ## the pictures of docs/start.md anew, from a demo in Chromium
 	$(BIN)/pytest -q tests/programs/test_demo.py -k next_works
-	@mkdir -p docs/pictures && cp build/screenshots/demo-{overview,flow,killed}.webp docs/pictures
+	@mkdir -p docs/pictures && cp build/screenshots/demo-{overview,flow,killed,why}.webp docs/pictures
 
 tour: $(STAMP) ## one short program per idea, each checked against a recomputation
 	@$(BIN)/python -m examples.tour

@@ -260,11 +260,16 @@ def run(given: argparse.Namespace) -> int:
                 live(story, flows, console, given.seconds)
             print("The shop closes; the flows read what is in the log.", flush=True)
             shop.close()
-            return compare(story, flows, "" if given.kafka else home)
+            status = compare(story, flows, "" if given.kafka else home)
         finally:
             shop.closed.set()
             shop.sent.set()
             flows.stop()
+        if sys.stdout.isatty():
+            print(f"\nThe page stays for your last steps, at {console.url}: Ctrl-C ends it.", flush=True)
+            with suppress(KeyboardInterrupt):
+                threading.Event().wait()
+    return status
 
 
 def live(story: Story, flows: Run, console: Console, seconds: float) -> None:

@@ -45,7 +45,7 @@ WALK = {
         },
         {
             "title": "Why is this number so?",
-            "text": "Choose a total in the view: it leads to the orders that it was made of.",
+            "text": 'Press "why?" beside a total: it leads to the orders that it was made of.',
             "link": "#/views/revenue",
             "address": "why",
         },

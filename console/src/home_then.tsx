@@ -12,7 +12,7 @@ export function useHomeThen(at: string | null): Answer<HomeFacts> {
 }
 
 const KEPT: Record<string, string> = {
-  "": "Topics, flows and views that keep history are of then; queues, captures and stores keep none.",
+  "": "Topics, flows, captures and views that keep history are of then; queues and stores keep none.",
   flows: "By what happened and by the reports of its batches, which are kept for 7 days.",
   topics: "By append time: what was appended later is not here.",
   views: "Views that keep history are as they were; others say that they do not.",

@@ -11,6 +11,7 @@ from typing import Any
 # Which runner answers which case.
 RUNNERS = {
     "A01": "test_team_scores.py",
+    "A03": "test_patterns.py",
     "A05": "test_window_kinds.py",
     "A07": "test_stream_joins.py",
     "A10": "test_log_compaction.py",

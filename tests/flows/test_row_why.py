@@ -11,7 +11,9 @@ from pyspark.sql import functions as F
 import mainstem
 from mainstem import Flow
 from mainstem.errors import Invalid
+from mainstem.flows.why.lineage_file import read_lineage
 from mainstem.operators import aggregate, each_row, enrich, join, sessions, table, top, tumbling, windowed
+from mainstem.spark.checkpoint.flow_store import FlowStore
 from mainstem.stem import Mainstem
 from mainstem.views.row_explanation import RowExplanation
 from mainstem.views.view import View
@@ -158,5 +160,9 @@ def test_the_lineage_is_a_file_of_its_version(shop: Mainstem) -> None:
     assert sorted(path.name for path in Path(shop.home, "flows", "early").glob("*.json")) == [
         "does-v1.json", "flow.json", "lineage-v1.json",
     ]  # fmt: skip
+    # The second run found it there.
+    found = read_lineage(FlowStore(shop.home, "early"), 1)
+    assert found is not None
+    assert (found["epoch"], found["sink"]["key"]) == (1, ["store", "window"])
     with pytest.raises(Invalid, match="opened without its log"):
         View(shop.home, "early").why(("Berlin", MINUTE))

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 import mainstem
 from mainstem import Flow
-from mainstem.flows.flow_lineage import read_lineage
+from mainstem.flows.why.lineage_file import read_lineage
 from mainstem.operators import aggregate, table, top
 from mainstem.spark.checkpoint.flow_store import FlowStore
 from mainstem.stem import Mainstem

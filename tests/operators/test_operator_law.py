@@ -1,4 +1,4 @@
-"""The law for dedupe, process and compare_with through Spark: neither batches nor restarts nor failures change the result."""
+"""The law for dedupe, process, compare_with and match through Spark: neither batches nor restarts nor failures change the result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from mainstem import Mainstem
-from mainstem.operators import Process, compare_with, dedupe, process, tumbling, windowed
+from mainstem.operators import Process, compare_with, dedupe, match, process, step, tumbling, windowed
 from tests.laws import Case, law_differences, split
 
 # Spark's workers cannot import what belongs to the tests.
@@ -66,7 +66,11 @@ def operators(rows: DataFrame) -> DataFrame:
     first = dedupe(rows, by=[*keys, "score"], within="2 minutes", on="at")
     minutes = windowed(rows, tumbling("1 minute"), by=keys, aggregates=F.sum("score").alias("total"), on="at")
     compared = compare_with(minutes, earlier="2 minutes")
+    rise = step("low", "score < 2").then_any(step("high", F.col("score") > 2)).then(step("other", "score < low.score"))
+    rises = match(rows, rise, by=keys, within="3 minutes", measures=["high.score - low.score AS up", "other.at AS fell_at"],
+                  on="at")  # fmt: skip
     found = [
+        told(rises.drop("match", "steps"), "match", ["team", "started_at", "up", "ended_at"]),
         told(streaks, "process", ["team", "ended_at"]),
         told(first, "dedupe", ["team", "score", "at"]),
         told(compared, "compare_with", ["team", "window"]),

@@ -32,7 +32,7 @@ def stem(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def console(stem):
-    with running_console(stem.home, "--actions", "stop,restore,drop,kill") as running:
+    with running_console(stem.home, "--actions", "stop,restore,drop,append,kill") as running:
         yield running
 
 
@@ -163,3 +163,31 @@ def test_an_action_that_cannot_be_says_why(act, action, body, status):
 def test_an_action_that_there_is_not(stem, capsys):
     assert run(["console", "--home", stem.home, "--port", "0", "--actions", "stop,explode"]) == 1
     assert '"explode" is no action' in capsys.readouterr().err
+
+
+def test_a_row_is_appended_after_it_was_told(stem, act):
+    before = stem.topic("orders").to_arrow().num_rows
+    told = act("append", {"topic": "orders", "row": '{"order_id": 77}'})
+    assert told.json["command"] == "echo '{\"order_id\": 77}' | mainstem topic append orders -"
+    assert stem.topic("orders").to_arrow().num_rows == before
+
+    done = act("append", {"topic": "orders", "row": '{"order_id": 77}', "confirm": True})
+    assert done.json["done"] == f"appended a row to topic orders, partition 0, offset {before}"
+    assert stem.topic("orders").to_arrow().to_pylist()[-1]["order_id"] == 77
+
+
+@pytest.mark.parametrize(
+    ("topic", "row", "status"),
+    [
+        ("orders", "", 400),
+        ("orders", "{", 400),
+        ("orders", '{"order_id": "x"}', 400),
+        ("orders", '{"nope": 1}', 400),
+        ("mainstem.activity", "{}", 400),
+        ("nope", "{}", 404),
+    ],
+)
+def test_what_cannot_be_appended_is_refused_before_anything_is_done(act, topic, row, status):
+    refused = act("append", {"topic": topic, "row": row, "confirm": True})
+    assert refused.status == status
+    assert all(refused.json["error"][part] for part in ("what", "detail", "hint"))

@@ -6,14 +6,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.request import urlopen
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from mainstem.stem import Mainstem
+from mainstem.workbench.console.json_body import time_text
 from tests.needs import needs
 from tests.workbench.console_browser import (
     LOOKS,
@@ -269,6 +272,45 @@ def test_every_row_is_drawn_and_each_has_its_words(shop, console, watched):
     expect(page.get_by_role("region", name="Rows of the picture")).to_contain_text("too late")
     keep_picture(page, "flow-table-light")
     assert (axe_findings(page), errors) == ([], [])
+
+
+def test_the_picture_is_the_log_the_late_rows_and_the_sink_s_changes_also_over_a_kill(shop, console):
+    with urlopen(f"{console.address}api/flows/revenue/picture") as answer:
+        found = json.load(answer)
+    log = shop.topic("orders").to_arrow(watermark="20 seconds").to_pylist()
+
+    def place(row: dict[str, Any]) -> tuple[int, str]:
+        return row["partition"], str(row["offset"])
+
+    late = {
+        place(row["record"])
+        for row in log
+        if row["record"]["watermark"] and row["placed_at"] < row["record"]["watermark"]
+    }
+    too_late = {place(row) for row in shop.topic("revenue.late").to_arrow().to_pylist()}
+    assert {place(row): datetime.fromisoformat(row["event_time"]) for row in found["rows"]} == {
+        place(row["record"]): row["placed_at"] for row in log
+    }
+    assert {place(row) for row in found["rows"] if row["late"] == "too late"} == too_late
+    assert {place(row) for row in found["rows"] if row["late"]} == late
+    with closing(shop.view("revenue")) as view:
+        changes = view.changes_between(0, view.last_position(), 1_000_000).rows.to_pylist()
+    panes = [
+        (
+            row["store"],
+            datetime.fromisoformat(time_text(row["window"]["start"])),
+            str(row["total"]),
+            row["pane"]["timing"],
+        )
+        for row in changes
+        if row["record"]["change"] != "delete"
+    ]
+    drawn = [(it["key"], datetime.fromisoformat(it["start"]), it["value"], it["timing"]) for it in found["panes"]]
+    assert drawn == panes
+    (gap,) = found["breaks"]
+    assert gap["from"] < gap["to"]
+    # Both before and after the kill.
+    assert min(it["at"] for it in found["panes"]) < gap["from"] < max(it["at"] for it in found["panes"])
 
 
 def test_a_row_that_is_appended_comes_by_itself(shop, console, watched):

@@ -18,17 +18,9 @@ from mainstem.stem import Mainstem
 from mainstem.views.view import View
 from mainstem.workbench.access_tokens import AccessTokens
 from tests.needs import needs
+from tests.workbench.console_browser import axe_findings, is_wider_than_the_window, keep_picture
 from tests.workbench.console_home import make_shop, revenue_batch
-from tests.workbench.test_console_pages import (
-    SCREENSHOTS,
-    SQL,
-    Console,
-    axe_findings,
-    browser,
-    contexts,
-    is_wider_than_the_window,
-    watched,
-)
+from tests.workbench.test_console_pages import SQL, Console, browser, contexts, watched
 
 __all__ = ["browser", "contexts", "watched"]
 
@@ -84,7 +76,7 @@ def test_a_key_is_looked_up_and_has_its_history(shop, console, watched):
         kept = view.history(("Lisbon", window))
     assert history.locator("tbody tr").count() == len(kept) > 2
     assert f"{kept[0].before['total']:g}" in history.locator("tbody tr").first.inner_text()
-    page.screenshot(path=SCREENSHOTS / "view-key-light.png", full_page=True)
+    keep_picture(page, "view-key-light")
     assert (axe_findings(page), errors) == ([], [])
 
 
@@ -99,7 +91,7 @@ def test_two_versions_differ_by_their_rows(shop, console, watched):
     table = page.get_by_role("region", name="Difference")
     expect(table.locator("tbody tr").first).to_contain_text("Osaka")
     expect(table.locator("tbody tr")).to_have_count(1 + 1 + 25)
-    page.screenshot(path=SCREENSHOTS / "view-difference-light.png", full_page=True)
+    keep_picture(page, "view-difference-light")
     page.get_by_role("button", name="Next rows").last.click()
     expect(table.locator("tbody tr")).to_have_count(min(25, found.removed - 25))
     assert (found.changed, found.added) == (1, 1)
@@ -121,7 +113,7 @@ def test_a_row_is_appended_from_the_page(shop, console, contexts):
     page.get_by_role("button", name="Append", exact=True).click()
     expect(page.locator(".confirm")).to_contain_text("mainstem topic append mails -")
     assert axe_findings(page) == []
-    page.screenshot(path=SCREENSHOTS / "topic-append-light.png", full_page=True)
+    keep_picture(page, "topic-append-light")
     page.get_by_role("button", name="Do it").click()
 
     expect(page.locator("td").filter(has_text="by hand").first).to_be_visible()
@@ -148,7 +140,7 @@ def test_a_query_is_drawn_and_its_address_draws_it_again(console, watched, look)
     page.get_by_role("radio", name="bars").click()
     expect(page.locator(".wide-plot canvas")).to_be_visible()
     assert page.locator(".wide-plot").get_attribute("data-drawn") == "bars store orders"
-    page.screenshot(path=SCREENSHOTS / f"query-plot-{look}.png", full_page=True)
+    keep_picture(page, f"query-plot-{look}")
     assert (axe_findings(page), is_wider_than_the_window(page), errors) == ([], False, [])
     address = page.url
 

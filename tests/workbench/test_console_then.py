@@ -6,10 +6,11 @@ from datetime import timedelta
 import pytest
 
 import mainstem
+from mainstem.capture.capture_status import CaptureStatus, StatusFile
 from mainstem.clock import as_datetime
 from mainstem.log.activity import note_activity
 from mainstem.workbench.cli.flow_commands import flow_json
-from mainstem.workbench.cli.flow_facts import flow_facts
+from mainstem.workbench.cli.flow_facts import flow_facts, last_progress
 from mainstem.workbench.cli.topic_commands import topic_facts
 from mainstem.workbench.console.flow_picture import flow_picture
 from mainstem.workbench.console.flow_then import flow_then, past_rows
@@ -135,3 +136,38 @@ def test_what_had_not_begun_is_not_on_the_map(then):
     assert [node for node in home_then(stem, home_map(stem), before)["nodes"] if node["kind"] == "flow"] == []
     with pytest.raises(mainstem.NotFound):
         flow_then(stem, "revenue", past_rows(stem, before))
+
+
+def test_a_flow_that_was_killed_is_dead_from_its_last_report_on(then):
+    """That it was killed is noted when somebody looks, which may be much later."""
+    stem, at, _ = then
+    assert max(row["at"] for row in last_progress(stem)["revenue"]) > at
+    stem.log.clock.advance("1 minute")
+    note_activity(stem.log, "flow", "revenue", "begun", 'flow "revenue" began', version=1, epoch=2)
+    alive = as_datetime(stem.log.clock.now())
+    stem.log.clock.advance("5 seconds")
+    revenue_batch(stem, stem.log.clock, 58)
+    stem.log.clock.advance("10 minutes")
+    dead = as_datetime(stem.log.clock.now())
+    stem.log.clock.advance("10 minutes")
+    note_activity(stem.log, "flow", "revenue", "killed", 'flow "revenue" was killed', version=1, epoch=2)
+    assert flow_then(stem, "revenue", past_rows(stem, dead)).state == "killed"
+    assert flow_then(stem, "revenue", past_rows(stem, alive)).state == "running"
+
+
+def test_a_capture_has_the_state_that_was_noted(tmp_path):
+    with mainstem.open(tmp_path / "shop", upkeep="manual") as stem:
+        status = CaptureStatus(
+            "shop", "a file", {}, "stopped", "2026-01-01T00:00:00+00:00", {"pid": 1, "started": 1, "boot": ""}
+        )
+        StatusFile(stem.home, "shop").write(status)
+        noted = []
+        for what in ("begun", "waiting", "restarted", "ended"):
+            note_activity(stem.log, "capture", "shop", what, f"capture {what}")
+            noted.append(as_datetime(stem.log.clock.now()))
+        nodes = [
+            next(node for node in home_then(stem, home_map(stem), at)["nodes"] if node["kind"] == "capture")
+            for at in (noted[0] - timedelta(hours=1), *noted)
+        ]
+    assert [node["state"] for node in nodes] == ["not kept", "running", "waiting", "running", "stopped"]
+    assert nodes[2]["sentence"].startswith("capture waiting. ")

@@ -18,9 +18,10 @@ from mainstem.spark.checkpoint.flow_store import FlowStore
 from mainstem.views.view import View
 from mainstem.workbench.cli.main import run
 from tests.needs import needs
+from tests.workbench.console_browser import SCREENSHOTS, axe_findings
 from tests.workbench.console_process import ConsoleProcess, running_console
 from tests.workbench.ran_flows import began
-from tests.workbench.test_console_pages import SCREENSHOTS, axe_findings, browser, contexts, watched
+from tests.workbench.test_console_pages import browser, contexts, watched
 
 __all__ = ["browser", "contexts", "watched"]
 

@@ -54,6 +54,8 @@ CALLS = {
     "view read": "view read revenue",
     "view get": "view get revenue Berlin",
     "view page": "view page revenue",
+    "view history": "view history revenue Berlin",
+    "view why": "view why revenue Berlin",
     "view versions": "view versions revenue",
     "view drop": "view drop revenue --yes",
     "capture list": "capture list",
@@ -74,7 +76,7 @@ CALLS = {
 # Those that read standard input, start Spark, or need brokers, a database or an index: other tests parse what they print.
 ELSEWHERE = {
     "search", "sql", "run", "check", "view rebuild", "view check", "topic adopt", "capture setup", "capture run", "capture drop",
-    "capture check", "store describe", "store rebuild", "console",
+    "capture check", "store describe", "store rebuild", "console", "view difference",
     "token revoke",
 }  # fmt: skip
 
@@ -146,8 +148,10 @@ def test_what_every_command_prints_parses_and_has_one_form(answers):
         return found
 
     # A topic, a group, a queue, a flow and a view are the same object wherever they are printed.
-    assert set(one("topic list", topic="orders")) == set(answers["topic describe"])
-    assert set(answers["topic create"]) == {*answers["topic describe"], "outcome"} == set(answers["topic alter"])
+    assert {*one("topic list", topic="orders"), "schemas"} == set(answers["topic describe"])
+    assert (
+        set(answers["topic create"]) == {*one("topic list", topic="orders"), "outcome"} == set(answers["topic alter"])
+    )
     assert set(one("group list")) == set(answers["group describe"])
     assert set(answers["group reset"]) == {*answers["group describe"], "outcome"}
     assert {*one("queue list"), "messages"} == set(answers["queue describe"])
@@ -160,6 +164,8 @@ def test_what_every_command_prints_parses_and_has_one_form(answers):
     lags = [one("group list")["lag"], one("queue list")["lag"], one("view list")["lag"], one("flow list")["lag"]]
     assert {tuple(lag) for lag in lags} == {("records", "bytes", "seconds", "until_dropped_seconds")}
     # And a row.
+    assert [it["after"] for it in answers["view history"]] == [answers["view get"]]
+    assert answers["view why"]["row"] == answers["view get"]
     assert answers["view page"] == {"view": "revenue", "rows": [answers["view get"]], "after": None}
     assert answers["view read"] == answers["view get"] == {"store": "Berlin", "at": "2026-01-01T09:00:00Z", "n": 3}
     assert (

@@ -47,6 +47,8 @@ interface RecordFacts {
 const PAGE = 25;
 /** No more rows are kept on the page, however long it is open. */
 const ROWS_MAX = 500;
+/** Of the newest ones fewer: they are drawn again several times a second. */
+const NEWEST_MAX = 100;
 const LIT_MS = 4000;
 
 const recordName = ({ record }: { record: RecordFacts }) => `${record.partition}:${record.offset}`;
@@ -133,7 +135,7 @@ function RecordList({ path, subject, address, now }: { path: string; subject: st
       const known = before?.rows ?? [];
       const names = new Set(known.map(recordName));
       const fresh = found.rows.filter((row) => !names.has(recordName(row)));
-      const rows = newest ? [...fresh, ...known].sort(byTime).slice(0, ROWS_MAX) : [...known, ...fresh].slice(-ROWS_MAX);
+      const rows = newest ? [...fresh, ...known].sort(byTime).slice(0, NEWEST_MAX) : [...known, ...fresh].slice(-ROWS_MAX);
       show({ columns: found.columns, rows, cursor: found.cursor, at_end: found.at_end, looked: (before?.looked ?? 0) + found.looked });
       if (before && newest && fresh.length) {
         setLit(new Set(fresh.map(recordName)));
@@ -220,7 +222,7 @@ function RecordList({ path, subject, address, now }: { path: string; subject: st
             )}
             <span class="small dim">
               {counted(shown.rows.length, "row")} shown{filter && `, ${counted(shown.looked, "record")} looked at`}
-              {newest && shown.rows.length >= ROWS_MAX && `; older ones make room`}
+              {newest && shown.rows.length >= NEWEST_MAX && `; older ones make room`}
             </span>
           </div>
         </div>

@@ -1,6 +1,6 @@
 """The lineage of a flow: how the rows of its sink follow from the records of its sources.
 
-    flows/<name>/lineage-v<version>.json    {"format": 1, "flow": "revenue", "version": 1, "epoch": 7,
+    flows/<name>/lineage-v<version>.json    {"format": 1, "flow": "revenue", "version": 1, "epoch": 7, "program": "9f2c...",
         "sink": {"kind": "view", "name": "revenue", "key": ["store", "window"]},
         "rows": {"is": "rows", "where": [], "columns": [["store", ["column", "by_0"]], ...],
                  "of": {"is": "stage", "operator": "windowed", "stage": "windowed-0", "how": {"window": {...}, ...},
@@ -17,19 +17,23 @@ A tree of nodes is drawn in `plan_lineage`. A stage has `how` its engine's outpu
 what it had read, before a run of this version had another lineage, or one that is not known; null if there was none. `filters`: only
 filters differed.
 
-Each run writes it, replaced atomically; a run reads what the one before it wrote. Without it, or if it is damaged, `view.why` names ranges of offsets.
+The first run writes it, and a run of another `program` (a hash of its plans) replaces it, atomically. Without it, or if it is
+damaged, `view.why` names ranges of offsets.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from mainstem.batch import FlowRun, Offsets
-from mainstem.durable_files import REAL_FILES, decode_checked, encode_checked, replace_file
+from mainstem.durable_files import REAL_FILES, encode_checked, replace_file
 from mainstem.flows.flow_description import key_of
+from mainstem.flows.program import PlannedFlow, plan_texts
+from mainstem.flows.why.lineage_file import FORMAT, read_lineage
 from mainstem.operators.stage.stage import Stage, stage_schema
 from mainstem.spark.build import Leaf
 from mainstem.spark.checkpoint.checkpoint_offsets import applied_offsets, last_batch
@@ -42,15 +46,17 @@ from mainstem.spark.spark_types import spark_schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from mainstem.flows.program import PlannedFlow
-
-__all__ = ["read_lineage", "trace_flow", "write_lineage"]
-
-FORMAT = 1
+__all__ = ["trace_flow", "write_lineage"]
 
 
 def write_lineage(store: FlowStore, run: FlowRun, planned: PlannedFlow) -> None:
-    """Write the lineage of a flow, if it can be written: no flow fails for want of it."""
+    """Write the lineage of a flow, unless it is there, if it can be written: no flow fails for want of it."""
+    program = _program_hash(planned)
+    before, checkpoint = read_lineage(store, run.version), store.checkpoint(run.version)
+    # A batch that was planned may have been written by the run before.
+    last = last_batch(checkpoint, "offsets")
+    if before is not None and before.get("program") == program and last is not None:
+        return
     try:
         rows, because = trace_flow(planned.flow.rows, planned.stages, planned.leaves), ""
     except Unsaid as unsaid:
@@ -58,14 +64,12 @@ def write_lineage(store: FlowStore, run: FlowRun, planned: PlannedFlow) -> None:
     except Exception as error:  # noqa: BLE001 - Spark's plans have no public form: whatever they do, the flow runs
         rows, because = None, f"{type(error).__name__} in its plan"
     sink = planned.flow.into
-    checkpoint, before = store.checkpoint(run.version), read_lineage(store, run.version)
-    # A batch that was planned may have been written by the run before.
-    last = last_batch(checkpoint, "offsets")
     content = {
         "format": FORMAT,
         "flow": planned.name,
         "version": run.version,
         "epoch": run.epoch,
+        "program": program,
         "sink": {"kind": sink.kind, "name": sink.name, "key": key_of(sink)},
         "rows": rows,
         "because": because,
@@ -107,12 +111,11 @@ def _unfiltered(tree: Any) -> Any:
     return {name: _unfiltered(part) for name, part in tree.items() if name != "where" or tree.get("is") != "rows"}
 
 
-def read_lineage(store: FlowStore, version: int) -> dict[str, Any] | None:
-    """The lineage of a version of a flow; None if it is not known."""
-    with suppress(OSError, ValueError), open(store.lineage(version), "rb") as file:
-        content = decode_checked(file.read(), since=1, known=FORMAT)
-        return content if content.get("format") == FORMAT and "changed" in content else None
-    return None
+def _program_hash(planned: PlannedFlow) -> str:
+    """Differs for flows whose rows follow from their sources in another way."""
+    sources = [f"{number} {leaf.source} {leaf.delay}" for number, leaf in sorted(planned.leaves.items())]
+    texts = [*sources, *plan_texts(planned.flow.rows, planned.stages)]
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:32]
 
 
 def trace_flow(rows: DataFrame, stages: Sequence[Stage], leaves: Mapping[int, Leaf]) -> Tree:

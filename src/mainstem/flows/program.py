@@ -72,6 +72,7 @@ __all__ = [
     "Flows",
     "PlannedFlow",
     "Program",
+    "plan_texts",
     "spark_errors",
     "with_idle_inputs",
 ]
@@ -362,7 +363,7 @@ class Program:
             )
         for flow, before in zip(flows, planned, strict=True):
             stages = stages_of(flow.rows, again.stages, flow.name)
-            for one, other in zip_longest(_texts(before.flow.rows, before.stages), _texts(flow.rows, stages)):
+            for one, other in zip_longest(plan_texts(before.flow.rows, before.stages), plan_texts(flow.rows, stages)):
                 if one != other:
                     raise _not_repeatable(f'flow "{flow.name}"', str(one), str(other))
 
@@ -510,7 +511,7 @@ class Program:
             return next(flow for flow in _iterate_flows(self._flows, self._stem) if flow.name == planned.name).rows
 
 
-def _texts(rows: DataFrame, stages: Sequence[Stage]) -> list[str]:
+def plan_texts(rows: DataFrame, stages: Sequence[Stage]) -> list[str]:
     """Everything that a build determines about a flow, as lines."""
     found = plan_text(rows)
     for stage in stages:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from mainstem.operators.enrich import enrich, latest
     from mainstem.operators.join import join
     from mainstem.operators.late_rows import late_rows, on_time_rows
+    from mainstem.operators.match import match
+    from mainstem.operators.patterns.pattern import Pattern, both, either, group, step
     from mainstem.operators.process import process
     from mainstem.operators.processes.process_class import Process
     from mainstem.operators.processes.process_state import Timers
@@ -43,10 +45,12 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "Pattern",
     "Process",
     "Timers",
     "after_rows",
     "aggregate",
+    "both",
     "calendar",
     "clock_corrected",
     "compare_with",
@@ -54,18 +58,22 @@ __all__ = [
     "dedupe",
     "distinct",
     "each_row",
+    "either",
     "enrich",
     "every",
     "everything",
     "first_of",
+    "group",
     "hopping",
     "join",
     "late_rows",
     "latest",
+    "match",
     "on_time_rows",
     "process",
     "sessions",
     "sliding",
+    "step",
     "table",
     "top",
     "tumbling",
@@ -75,10 +83,12 @@ __all__ = [
 ]
 
 _DEFINED_IN = {
+    "Pattern": "patterns.pattern",
     "Process": "processes.process_class",
     "Timers": "processes.process_state",
     "after_rows": "windows.triggers",
     "aggregate": "aggregate",
+    "both": "patterns.pattern",
     "calendar": "windows.window_kinds",
     "clock_corrected": "clock_correction",
     "compare_with": "comparison",
@@ -86,18 +96,22 @@ _DEFINED_IN = {
     "dedupe": "dedupe",
     "distinct": "distinct",
     "each_row": "windows.triggers",
+    "either": "patterns.pattern",
     "enrich": "enrich",
     "every": "windows.triggers",
     "everything": "windows.window_kinds",
     "first_of": "windows.triggers",
+    "group": "patterns.pattern",
     "hopping": "windows.window_kinds",
     "join": "join",
     "late_rows": "late_rows",
     "latest": "enrich",
+    "match": "match",
     "on_time_rows": "late_rows",
     "process": "process",
     "sessions": "windows.window_kinds",
     "sliding": "windows.window_kinds",
+    "step": "patterns.pattern",
     "table": "table",
     "top": "top",
     "tumbling": "windows.window_kinds",

@@ -9,6 +9,7 @@ from typing import Any
 
 from mainstem.clock import as_us
 from mainstem.flows.progress_rows import PROGRESS_TOPIC
+from mainstem.flows.why.traced_rows import Inexact
 from mainstem.log.log import Log
 from mainstem.log.topic import Topic
 from mainstem.log.watermark import NO_TIME
@@ -91,11 +92,10 @@ class BatchReports:
         return found
 
     def _stop(self, source: str, partition: int, batch: int, end: int) -> int:
+        mine = self._at(batch)
+        if mine is not None and (span := mine.ranges.get(source, {}).get(partition)) is not None:
+            return span[1]
         place = bisect.bisect_right(self._numbers, batch)
-        for report in reversed(self._reports[:place]):
-            if (span := report.ranges.get(source, {}).get(partition)) is not None and report.batch == batch:
-                return span[1]
-            break
         for report in self._reports[place:]:
             if (span := report.ranges.get(source, {}).get(partition)) is not None:
                 return span[0]
@@ -106,12 +106,21 @@ class BatchReports:
         found = None if batch is None else self._at(batch)
         return None if found is None else found.watermark
 
+    def knows_end(self, batch: int) -> bool:
+        """Whether it is known how far the sources were read after a batch."""
+        return self._at(batch) is not None or self._at(batch + 1) is not None
+
     def watermark_at(self, source: str, partition: int, offset: int) -> int:
-        """The watermark by which Spark dropped late rows in the batch that read a record: that of the batch before."""
-        place = bisect.bisect_right(
-            self._reports, offset, key=lambda it: it.ranges.get(source, {}).get(partition, (0, 0))[1]
-        )
-        return self._reports[place - 1].watermark if 0 < place <= len(self._reports) else NO_TIME
+        """The watermark by which Spark dropped late rows in the batch that read a record: that of the batch before. Raises
+        `Inexact` if it is not known."""
+        for report in self._reports:
+            first, stop = report.ranges.get(source, {}).get(partition, (0, 0))
+            if first <= offset < stop:
+                before = self._at(report.batch - 1)
+                if before is None and report.batch:
+                    break
+                return NO_TIME if before is None else before.watermark
+        raise Inexact("the reports on its batches, by which Spark's late rows are known, are no longer kept")
 
     def _at(self, batch: int) -> BatchReport | None:
         place = bisect.bisect_left(self._numbers, batch)

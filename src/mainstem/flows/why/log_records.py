@@ -18,7 +18,7 @@ from mainstem.clock import as_datetime
 from mainstem.flows.why.batch_reports import UNKNOWN
 from mainstem.flows.why.limits import Equal, Limit
 from mainstem.flows.why.traced_rows import Inexact, freeze
-from mainstem.log.log import Log, TopicBackend
+from mainstem.log.log import Log, Promise, TopicBackend
 from mainstem.log.record import RECORD, record_schema
 from mainstem.log.rows.schema_evolution import fit
 from mainstem.log.sql_sandbox import quote
@@ -40,10 +40,10 @@ class LogRecords:
     def __init__(self, log: Log, spans: Mapping[str, Span]) -> None:
         self._log = log
         self._spans = spans
-        # What of a topic is no longer there, by topic: all before an offset, and, in a compacted topic, some before another one.
-        self.lost: dict[str, int] = {}
+        # What of a topic is no longer there, in words; and up to which offsets compaction may have removed records.
+        self.lost: dict[str, str] = {}
         self.compacted: dict[str, dict[int, int]] = {}
-        # Partition and first offset of the records that were read, by topic.
+        # The first offset of each partition that was read, by topic.
         self.first_read: dict[str, dict[int, int]] = {}
 
     def read(self, source: str, delay: int | None, limits: Sequence[Limit]) -> pa.Table:
@@ -52,6 +52,8 @@ class LogRecords:
             raise Inexact(f"it reads {'the ' + source if source.startswith('view ') else 'the topics ' + source[7:]}")
         topic = self._log.open_topic(source)
         spans = self._spans_of(topic)
+        # Kafka does not record the watermark of each record: then nothing says which of them were late.
+        delay = delay if Promise.WATERMARKS in self._log.promises else None
         found = [self._sealed(topic, delay, limits, spans), self._unsealed(topic, delay, limits, spans)]
         table = pa.concat_tables([it for it in found if it is not None])
         if table.num_rows > RECORDS_MAX:
@@ -78,7 +80,7 @@ class LogRecords:
                 self.compacted.setdefault(topic.name, {})[number] = cleaned
             earliest = topic.earliest(number)
             if earliest > first and stop > first:
-                self.lost[topic.name] = max(self.lost.get(topic.name, 0), earliest)
+                self.lost[topic.name] = f"no longer has its records before offset {earliest:,} of partition {number}"
             found[number] = max(first, earliest), min(stop, topic.latest(number))
         return found
 

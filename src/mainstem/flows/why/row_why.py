@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from mainstem.errors import Invalid, MainstemError, NotFound
-from mainstem.flows.flow_lineage import read_lineage
 from mainstem.flows.why.batch_reports import BatchReports
 from mainstem.flows.why.limits import Equal, Limit
+from mainstem.flows.why.lineage_file import read_lineage
 from mainstem.flows.why.log_records import LogRecords
 from mainstem.flows.why.traced_flow import FlowTrace
 from mainstem.flows.why.traced_rows import Inexact, MadeOf, TracedRows, follow, freeze
@@ -44,12 +44,12 @@ class _Shown:
     # The last one first.
     changes: Sequence[KeyChange]
     offsets: Mapping[str, Mapping[int, int]]
-
+    # The last batch of the view, and whether an earlier state of it is asked for.
+    last_batch: int
+    past: bool
     # The position after which the version was live, and whether another one is live now.
     live_after: int = -1
     replaced: bool = False
-    # The batch after which the row was looked at, if known: that of now, or that gave it its values.
-    seen_after: int | None = None
 
     @property
     def batch(self) -> int | None:
@@ -110,26 +110,24 @@ def _sentence(reason: str) -> str:
 def _look(view: View, key: Any, as_of: AsOf | None, now: int) -> _Shown:
     with view.snapshot() as snapshot:
         position = None if as_of is None else position_as_of(snapshot, as_of, view=view.name, now=now)
+        flow, _, last_batch, _ = snapshot.progress()
         names, history = snapshot.facts.key, snapshot.facts.history
         given = dict(zip(names, key_values(key, names, of=f'view "{view.name}"'), strict=True))
         row = snapshot.get(key, position)
         # The version that was live then.
         served = [it for it in history if position is None or it.after < position] or list(history[:1])
         live = served[-1] if served else Segment(snapshot.version, -1)
-        replaced = live.version != snapshot.version
-        flow, offsets = snapshot.progress()[0], snapshot.offsets()
-        changes = _changes(snapshot, key, position)
         shown = _Shown(
-            view.name, live.version, flow, snapshot.schema, given, row, changes, offsets, live.after, replaced
-        )
-        current = not replaced and (position is None or position >= snapshot.positions()[1])
-        shown = replace(shown, seen_after=snapshot.progress()[2] if shown.batch is None and current else shown.batch)
-    if replaced:
+            view.name, live.version, flow, snapshot.schema, given, row, _changes(snapshot, key, position), snapshot.offsets(),
+            last_batch, past=position is not None, live_after=live.after, replaced=live.version != snapshot.version,
+        )  # fmt: skip
+    if shown.replaced:
         try:
             with view.snapshot(live.version) as then:
-                shown = replace(shown, flow=then.progress()[0], offsets=then.offsets())
+                flow, _, last_batch, _ = then.progress()
+                return replace(shown, flow=flow, offsets=then.offsets(), last_batch=last_batch)
         except NotFound:
-            shown = replace(shown, offsets={})
+            return replace(shown, offsets={}, last_batch=-1)
     return shown
 
 
@@ -150,19 +148,19 @@ def _trace(
         raise Inexact("no flow has written this view")
     if shown.replaced and lineage is None:
         raise Inexact(f"version {shown.version} of the view was live then, and its lineage is no longer known")
-    if shown.seen_after is None:
-        raise Inexact("it is not known what the flow had read by then")
     if lineage is None:
         raise Inexact("its flow has not recorded its lineage; it does so when it runs again")
     if lineage["rows"] is None:
         raise Inexact(f"it cannot be said which rows {lineage['because']} gives")
+    if not _is_bounded(shown, reports) and (shown.past or _waits(lineage["rows"])):
+        raise Inexact("it is no longer known how far its sources were read when it was shown")
     records = LogRecords(log, reports.spans(shown.batch, shown.offsets))
     assert shown.row is not None
     pane = shown.row.get("pane")
     timing = pane.get("timing") if isinstance(pane, dict) else None
-    trace = FlowTrace(
-        records.read, timing=timing, watermark=reports.watermark(shown.seen_after), watermark_at=reports.watermark_at
-    )
+    # A row that no batch changed is looked at as of now.
+    watermark = reports.watermark(shown.last_batch if shown.batch is None else shown.batch)
+    trace = FlowTrace(records.read, timing=timing, watermark=watermark, watermark_at=reports.watermark_at)
     try:
         found = find_records(trace, lineage["rows"], shown.schema, list(shown.key), shown.row)
         _check_changed(lineage, shown, records, trace.records(found.made_of))
@@ -241,6 +239,25 @@ def _table_key(tree: Mapping[str, Any]) -> Sequence[str] | None:
     return tuple(key) if of["is"] == "read" else None
 
 
+def _is_bounded(shown: _Shown, reports: BatchReports) -> bool:
+    """Whether it is known which records had been read when the row was shown."""
+    return shown.batch is not None and (shown.batch == shown.last_batch or reports.knows_end(shown.batch))
+
+
+def _top_windows(tree: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The parameters of the windows whose panes a view shows; None if it shows something else."""
+    while tree["is"] == "rows":
+        tree = tree["of"]
+    found: Mapping[str, Any] | None = tree["how"] if tree.get("operator") == "windowed" else None
+    return found
+
+
+def _waits(tree: Mapping[str, Any]) -> bool:
+    """Whether records may have come that the row does not show yet."""
+    how = _top_windows(tree)
+    return how is not None and (how["early"] is not None or how["late"] is not None)
+
+
 class NoSuchRow(Inexact):
     """From the records that are there another row follows."""
 
@@ -289,19 +306,14 @@ def _covers(computed: pa.DataType, shown: pa.DataType) -> bool:
 
 
 def _shows_parts(tree: Mapping[str, Any]) -> bool:
-    while tree["is"] == "rows":
-        tree = tree["of"]
-    how = tree.get("how", {})
-    many = how.get("early") is not None or bool(how.get("lateness"))
-    return tree["is"] == "stage" and tree["operator"] == "windowed" and how["results"] == "discard" and many
+    how = _top_windows(tree)
+    return how is not None and how["results"] == "discard" and (how["early"] is not None or bool(how["lateness"]))
 
 
 def _lost(records: LogRecords) -> str:
     if not records.lost:
         return ""
-    return ", ".join(
-        f"{topic} no longer has its records before offset {offset:,}" for topic, offset in records.lost.items()
-    )
+    return ", ".join(f"{topic} {what}" for topic, what in records.lost.items())
 
 
 def _matching(rows: TracedRows, schema: pa.Schema, key: Sequence[str], row: Mapping[str, Any]) -> list[int]:

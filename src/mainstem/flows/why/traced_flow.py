@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
 from mainstem.flows.why.limits import Equal, Limit, Range, limit_columns, limit_fields, substitute
 from mainstem.flows.why.traced_joins import enrich_step, join_step, pairs_step
-from mainstem.flows.why.traced_rows import Inexact, MadeOf, TracedRows, rows_step, union_step
+from mainstem.flows.why.traced_rows import Inexact, MadeOf, TracedRows, knows, rows_step, union_step
 from mainstem.flows.why.traced_tables import (
     aggregate_step,
     dedupe_step,
@@ -85,7 +85,7 @@ class FlowTrace:
                 return union_step([self._rows(part, limits, top=top) for part in tree["of"]])
             case "some":
                 given = self._rows(tree["of"], limits, top=top)
-                return TracedRows(given.table, given.made_of, given.assumed or tree["because"], repeated=given.repeated)
+                return replace(given, assumed=given.assumed or tree["because"])
             case "groups":
                 below = limit_columns(limits, {name: name for name in tree["by"]})
                 return groups_step(tree, self._rows(tree["of"], below), self._batch_watermark)
@@ -99,7 +99,8 @@ class FlowTrace:
         table = self._read(tree["source"], tree["delay"], limits)
         first = self._sources[-1].first + self._sources[-1].table.num_rows if self._sources else 0
         self._sources.append(_Source(tree["source"], table, first))
-        return TracedRows(table, [(first + place,) for place in range(table.num_rows)])
+        untimed = tree["delay"] is not None and not knows(table.schema, ["record", "watermark"])
+        return TracedRows(table, [(first + place,) for place in range(table.num_rows)], untimed=untimed)
 
     def _batch_watermark(self, made_of: MadeOf) -> int:
         """The watermark with which Spark read a row: that of its latest record."""

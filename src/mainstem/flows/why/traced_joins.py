@@ -120,7 +120,7 @@ def join_step(
     if "tables" in how:
         return table_join_step(how, left, right)
     lefts, rights = (
-        [row for row in _side(how["sides"][which], rows.certain("join").once("join"), "join") if _takes_part(row, how)]
+        [row for row in _side(how["sides"][which], rows.timed("join"), "join") if _takes_part(row, how)]
         for which, rows in enumerate((left, right))
     )
     others = _by_key(rights)
@@ -201,8 +201,7 @@ def _own(pair: Pair, how: Mapping[str, Any], behind: int) -> int:
 def table_join_step(how: Mapping[str, Any], left: TracedRows, right: TracedRows) -> TracedRows:
     """The pairs of two tables."""
     keys = [
-        rows.certain("join").once("join").keys(side["on"], "join is on")
-        for rows, side in zip((left, right), how["sides"], strict=True)
+        rows.once("join").keys(side["on"], "join is on") for rows, side in zip((left, right), how["sides"], strict=True)
     ]
     sides = [
         [
@@ -243,12 +242,12 @@ def enrich_step(
 ) -> TracedRows:
     """Facts, each with the version of the table's row that was valid at its time; those whose time a watermark has passed, if not
     all were emitted."""
-    facts = _side(how["sides"][0], left.certain("enrich").once("enrich"), "enrich")
+    facts = _side(how["sides"][0], (left.certain if how["latest"] else left.timed)("enrich"), "enrich")
     if emitted_by is not None:
         facts = [fact for fact in facts if fact.time < emitted_by]
     # The latest row of a table is there from its arrival on, which nothing records.
     table = how["sides"][1] | ({"time": None} if how["latest"] else {})
-    versions = _by_key(_side(table, right.certain("enrich"), "enrich"))
+    versions = _by_key(_side(table, (right.certain if how["latest"] else right.timed)("enrich"), "enrich"))
     # When a row came decides, not its time: any version may be the one.
     any_version = how["latest"] or how["wait"] is not None
     shown: list[tuple[_Row, _Row | None, _Row | None]] = []

@@ -26,6 +26,7 @@ __all__ = [
     "TracedRows",
     "follow",
     "freeze",
+    "knows",
     "microseconds",
     "record_column",
     "rows_step",
@@ -49,6 +50,8 @@ class TracedRows:
     assumed: str = ""
     # Whether a row may be emitted again with other values, each time with its own watermark.
     repeated: bool = field(default=False, kw_only=True)
+    # Whether rows should have watermarks of their own, which the log does not record.
+    untimed: bool = field(default=False, kw_only=True)
 
     @property
     def count(self) -> int:
@@ -78,10 +81,16 @@ class TracedRows:
         return self
 
     def once(self, what: str) -> TracedRows:
-        """The same; raises `Inexact` if rows may have been emitted again with other values."""
+        """The same; raises `Inexact` if some of the rows may not be there, or may have been emitted again with other values."""
         if self.repeated:
             raise Inexact(f"{what} takes rows that were emitted more than once")
-        return self
+        return self.certain(what)
+
+    def timed(self, what: str) -> TracedRows:
+        """The same for an operator that leaves out late rows; raises `Inexact` if it is not known which were late, or when."""
+        if self.untimed:
+            raise Inexact(f"{what} leaves out late rows, and this log does not record the watermark of each record")
+        return self.once(what)
 
     def take(self, chosen: Sequence[int], **changes: Any) -> TracedRows:
         places = pa.array(chosen, pa.int64())
@@ -144,7 +153,7 @@ def union_step(parts: Sequence[TracedRows]) -> TracedRows:
     made_of = [one for part in parts for one in part.made_of]
     return TracedRows(
         whole, made_of, next((part.assumed for part in parts if part.assumed), ""),
-        repeated=any(part.repeated for part in parts),
+        repeated=any(part.repeated for part in parts), untimed=any(part.untimed for part in parts),
     )  # fmt: skip
 
 

@@ -54,7 +54,9 @@ def _grouped(keys: Sequence[tuple[Any, ...]]) -> dict[tuple[Any, ...], list[int]
 
 def table_step(how: Mapping[str, Any], given: TracedRows) -> TracedRows:
     """The newest row of each key."""
-    keys = given.once("table").keys(how["key"], "a table has the key")
+    if given.repeated:
+        raise Inexact("a table takes rows that were emitted more than once")
+    keys = given.keys(how["key"], "a table has the key")
     deleted = [change == "delete" for change in _changes(given, how["record"])]
     in_log = list(deleted)
     if how["delete"] is not None:
@@ -113,7 +115,7 @@ def _rank(order: tuple[Any, ...], place: tuple[int, int]) -> tuple[Any, ...]:
 
 def distinct_step(how: Mapping[str, Any], given: TracedRows) -> TracedRows:
     """Equal rows once."""
-    keys = given.certain("distinct").once("distinct").keys(how["row"], "distinct compares rows by")
+    keys = given.once("distinct").keys(how["row"], "distinct compares rows by")
     groups = _grouped(keys)
     rows = given.take([places[0] for places in groups.values()])
     made_of = [_together(given, places) for places in groups.values()]
@@ -134,7 +136,7 @@ def _together(given: TracedRows, places: Sequence[int]) -> tuple[int, ...]:
 
 def aggregate_step(how: Mapping[str, Any], given: TracedRows) -> TracedRows:
     """A row for each group; its aggregates are not known."""
-    keys = given.certain("aggregate").once("aggregate").keys(how["by"], "aggregates are by")
+    keys = given.once("aggregate").keys(how["by"], "aggregates are by")
     groups = _grouped(keys)
     made_of = [_together(given, places) for places in groups.values()]
     firsts = [places[0] for places in groups.values()]
@@ -153,7 +155,7 @@ def groups_step(
     tree: Mapping[str, Any], given: TracedRows, watermark_at: Callable[[tuple[int, ...]], int]
 ) -> TracedRows:
     """Spark's groups. A row is dropped if the watermark of its batch, `watermark_at`, has passed its window or time."""
-    keys = given.certain("groupBy").once("groupBy").keys(tree["by"], "groups are by")
+    keys = given.once("groupBy").keys(tree["by"], "groups are by")
     chosen = list(range(given.count))
     if tree["late"] is not None:
         of = given.table.schema.field(tree["late"]).type
@@ -171,7 +173,7 @@ def groups_step(
 
 def dedupe_step(how: Mapping[str, Any], given: TracedRows) -> TracedRows:
     """The first of several rows of a key that are less than `within` apart."""
-    keys = given.certain("dedupe").once("dedupe").keys(how["by"], "duplicates have the same")
+    keys = given.timed("dedupe").keys(how["by"], "duplicates have the same")
     times, within = microseconds(given.table, how["time"]), how["within"]
     record, owns = how["record"], [NO_TIME] * given.count
     if record is not None and given.knows([record, "watermark"]):

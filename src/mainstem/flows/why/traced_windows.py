@@ -60,8 +60,7 @@ def windowed_step(
 ) -> TracedRows:
     """The windows of rows, one row for each; its aggregates are not known. `timing`: that of the pane that was shown, and
     `watermark`: of its batch, if known. `emitted_by`: the watermark by which a window was emitted, if not all were."""
-    given.certain("windowed").once("windowed")
-    keys = given.keys(how["by"], "windows are by")
+    keys = given.timed("windowed").keys(how["by"], "windows are by")
     rows = [row if row is not None and _is_taken(how, row, watermark) else None for row in window_rows(given)]
     of_key: dict[tuple[Any, ...], list[int]] = {}
     for place, key in enumerate(keys):

@@ -21,6 +21,7 @@ from mainstem.clock import Clock
 from mainstem.errors import Conflict, Invalid, MainstemError, Unavailable
 from mainstem.log.activity import note_activity
 from mainstem.log.queues.queue import Queue
+from mainstem.log.rows.plain_values import NotAValue
 from mainstem.log.rows.rows import check_rows
 from mainstem.names import check_own_name
 from mainstem.processes import end_process
@@ -162,14 +163,19 @@ class ConsoleActions:
     # Rows
 
     def _append(self, given: dict[str, Any]) -> Planned:
-        topic, text = self._stem.topic(check_own_name(_text(given, "topic"), "topic")), _text(given, "row")
-        if topic.name.startswith(OWN_PREFIX):
+        name, text = check_own_name(_text(given, "topic"), "topic"), _text(given, "row")
+        if name.startswith(OWN_PREFIX):
             raise Invalid(
-                f'topic "{topic.name}" is written by Mainstem alone',
+                f'topic "{name}" is written by Mainstem alone',
                 detail="It says what happened; a row from elsewhere would be a lie.",
                 hint="Append to a topic of your own.",
             )
-        row = JsonLines(topic.settings).row(1, " ".join(text.splitlines()))
+        topic = self._stem.topic(name)
+        try:
+            row = JsonLines(topic.settings).row(1, " ".join(text.splitlines()))
+        except NotAValue as error:
+            hint = error.hint or "Write a value of that type."
+            raise Invalid(str(error), detail=f"The row is for topic {topic.name}.", hint=hint) from None
         if row is None:
             raise Invalid(
                 "there is no row to append", detail="The text is empty.", hint='Write one, for example: {"order_id": 1}'

@@ -36,6 +36,11 @@ SUBJECTS_MAX = 32
 ALIVE_SECONDS = 15
 # Messages of one subject before the next one has its turn.
 TURN = 16
+# Many pages are served less often each, so that together they cost no more: 200 of them four times a second.
+PAUSE_SECONDS_PER_STREAM = 0.00125
+PAUSE_SECONDS_MAX = 0.25
+# What one round has is sent in pieces of about this size.
+PIECE_BYTES = 64 * 1024
 
 
 def parse_cursors(text: str | None) -> dict[str, str]:
@@ -107,15 +112,20 @@ class EventStream(Response):
         yield b"retry: 1000\n\n"
         while not (gone.done() or self._hub.closed):
             self._bell.clear()
-            idle = True
+            idle, piece = True, b""
             for feed in self._feeds:
                 async for part in self._turn(feed):
-                    idle = False
-                    yield part
+                    idle, piece = False, piece + part
+                    if len(piece) >= PIECE_BYTES:
+                        yield piece
+                        piece = b""
+            if piece:
+                yield piece
             if idle:
                 try:
                     async with asyncio.timeout(ALIVE_SECONDS):
                         await self._bell.wait()
+                    await asyncio.sleep(min(PAUSE_SECONDS_MAX, PAUSE_SECONDS_PER_STREAM * self._hub.streams))
                 except TimeoutError:
                     yield b": alive\n\n"
 

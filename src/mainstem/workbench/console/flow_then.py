@@ -15,7 +15,7 @@ from mainstem.clock import as_us
 from mainstem.errors import NotFound, TopicNotFound
 from mainstem.flows.flow_description import read_description
 from mainstem.flows.flow_waits import HolderFacts
-from mainstem.log.activity import ACTIVITY_TOPIC
+from mainstem.log.activity import ACTIVITY_TOPIC, read_activity
 from mainstem.log.lag import Lag
 from mainstem.log.watermark import times_of
 from mainstem.spark.checkpoint.flow_store import FlowStore
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mainstem.log.log import TopicBackend
     from mainstem.stem import Mainstem
 
-__all__ = ["PastRows", "behind_then", "flow_then", "past_rows"]
+__all__ = ["STATES", "PastRows", "behind_then", "flow_then", "past_rows"]
 
 # How many of the last rows of `mainstem.activity` before a time are looked at.
 ACTIVITY_ROWS = 20_000
@@ -94,6 +94,8 @@ def flow_then(stem: Mainstem, name: str, past: PastRows) -> FlowFacts:
     # A run whose begin is not kept any more reports as long as it runs.
     recent = last is not None and past.at - last["at"] < REPORTS_APART
     state: State = STATES[end["what"]] if end is not None else "running" if recent else "stopped"
+    if state in ("running", "waiting") and _was_dead(stem, name, past.at):
+        state = "killed"
     return FlowFacts(
         flow=name,
         state=state,
@@ -116,6 +118,20 @@ def flow_then(stem: Mainstem, name: str, past: PastRows) -> FlowFacts:
         if state == "waiting" and end is not None
         else None,
     )
+
+
+def _was_dead(stem: Mainstem, name: str, at: datetime) -> bool:
+    """Whether a run had been killed, which is noted only when somebody looks: it did not report any more before that."""
+    later = (
+        row
+        for row in read_activity(stem.log, as_us(at) + 1, [name])
+        if row["subject"] == "flow" and row["what"] in STATES
+    )
+    following = next(later, None)
+    if following is None or following["what"] != "killed":
+        return False
+    reports = last_progress(stem, following["at"]).get(name, [])
+    return not reports or reports[-1]["at"] <= at
 
 
 def _version_then(store: FlowStore, past: PastRows, events: list[dict[str, Any]], reports: list[dict[str, Any]]) -> int:

@@ -405,7 +405,10 @@ def last_activity(stem: Mainstem, until: datetime | None = None, rows_max: int =
         {column: row.get(column) for column in columns}
         for row in _last_rows(stem.topic(ACTIVITY_TOPIC), until, rows_max)
     ]
-    return sorted(found, key=lambda row: str(row["at"]), reverse=True)[:rows_max]
+    # Of those of one moment the last comes first, too.
+    found.sort(key=lambda row: str(row["at"]))
+    found.reverse()
+    return found[:rows_max]
 
 
 def _last_rows(topic: Topic, until: datetime | None, rows_max: int) -> Iterator[dict[str, Any]]:

@@ -14,7 +14,7 @@ from mainstem.errors import FellOff, Invalid
 from mainstem.workbench.cli.command_arguments import open_view
 from mainstem.workbench.cli.flow_facts import known_flows
 from mainstem.workbench.cli.list_entry import Unreadable, try_look
-from mainstem.workbench.console.flow_then import PastRows, flow_then, past_rows
+from mainstem.workbench.console.flow_then import STATES, PastRows, flow_then, past_rows
 from mainstem.workbench.console.home_map import (
     HomeMap,
     draw_flow,
@@ -51,8 +51,10 @@ def home_then(stem: Mainstem, now_map: dict[str, Any], at: datetime) -> dict[str
     for name in stem.views():
         _view(stem, drawn, name, past)
     for node in now_map["nodes"]:
-        if node["kind"] in ("queue", "capture", "store"):
+        if node["kind"] in ("queue", "store"):
             drawn.node(node["kind"], node["name"], state=NOT_KEPT, sentence=NO_HISTORY)
+        elif node["kind"] == "capture":
+            _capture(drawn, node["name"], past)
     known = {(edge["from"], edge["to"]) for edge in drawn.edges}
     # Those of queues and captures, whose rows are not counted.
     for edge in now_map["edges"]:
@@ -70,6 +72,18 @@ def _flow(stem: Mainstem, drawn: HomeMap, name: str, past: PastRows) -> None:
         draw_unreadable(drawn, "flow", name, found.error)
     else:
         draw_flow(drawn, found)
+
+
+def _capture(drawn: HomeMap, name: str, past: PastRows) -> None:
+    """A capture by what happened to it."""
+    noted = [row for row in past.of("capture", name) if row["what"] in STATES]
+    if not noted:
+        drawn.node("capture", name, state=NOT_KEPT, sentence=NO_HISTORY)
+        return
+    last = noted[-1]
+    drawn.node("capture", name, state=STATES[last["what"]], sentence=f"{last['text']}. {NO_HISTORY}")
+    if last["what"] in ("failed", "killed", "waiting"):
+        drawn.look(f"capture:{name}", last["text"], last["detail"] or "", last["hint"] or "")
 
 
 def _view(stem: Mainstem, drawn: HomeMap, name: str, past: PastRows) -> None:

@@ -163,6 +163,11 @@ class StreamHub:
         self._bells: set[asyncio.Event] = set()
         self.closed = False
 
+    @property
+    def streams(self) -> int:
+        """How many are open."""
+        return len(self._bells)
+
     def join(self, names: list[str], bell: asyncio.Event) -> list[SubjectFeed]:
         """Watch these subjects; raises `Invalid` for a name that is none."""
         subjects = {name: open_subject(self.home, name) for name in dict.fromkeys(names)}
