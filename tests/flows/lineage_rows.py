@@ -44,7 +44,7 @@ class LineageRows(ScriptedRows):
     def staged(self, spec: StageSpec, *others: LineageRows, name: str | None = None) -> LineageRows:
         found = ScriptedRows.through(self, spec, *others, name=name)
         tree = {
-            "is": "stage", "operator": spec.operator, "stage": spec.operator, "how": spec.lineage,
+            "is": "stage", "operator": spec.operator, "stage": spec.operator, "how": spec.lineage, "behind": spec.behind,
             "of": [self.tree, *(other.tree for other in others)],
         }  # fmt: skip
         return LineageRows(found.schema, found.batches, self.run, tree)

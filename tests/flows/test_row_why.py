@@ -42,6 +42,9 @@ def flows(stem: Mainstem) -> Iterator[Flow]:
         paid, tumbling("1 minute"), by="store", aggregates="sum(paid) AS total", lateness="5 minutes", early=each_row()
     )
     yield Flow(minutes, into=stem.view("early", key=["store", "window"], history="1 day"))
+    closed = windowed(paid, tumbling("1 minute"), by="store", aggregates="sum(paid) AS paid")
+    totals = aggregate(closed, by="store", aggregates="sum(paid) AS total")
+    yield Flow(totals, into=stem.view("closed", key="store"))
     visits = windowed(paid, sessions("20 seconds"), by="store", aggregates="sum(paid) AS total")
     yield Flow(visits, into=stem.view("visits", key=["store", "window"]))
     native = orders.groupBy("store", F.window("at", "1 minute")).agg(F.sum("amount").alias("total"))
@@ -118,6 +121,12 @@ def test_an_early_pane_has_the_records_that_had_come(shop: Mainstem, home: Any) 
 def test_a_session_has_the_rows_that_it_was_made_of(shop: Mainstem) -> None:
     found = shop.view("visits").why(("Berlin", {"start": at(0.9), "end": at(0.9) + timedelta(seconds=20)}))
     assert records(found) == ["o-4"]
+
+
+def test_a_sum_of_windows_has_no_records_of_windows_that_are_open(shop: Mainstem) -> None:
+    found = shop.view("closed").why("Lisbon")
+    assert found.row is not None
+    assert (found.row["total"], records(found)) == (40.0, ["o-2"])
 
 
 def test_windows_of_spark_have_their_records_without_those_that_spark_dropped(shop: Mainstem) -> None:

@@ -62,6 +62,8 @@ class WhyFlow:
     keyed: bool = True
     # Whether each of the records is needed.
     minimal: bool = True
+    # Whether it may be that only a value which is not recomputed tells several rows apart.
+    ambiguous: bool = False
 
     def __call__(self, **streams: Any) -> Any:
         return self.program(**streams)
@@ -123,6 +125,8 @@ def any_flow(random: Random) -> WhyFlow:
             _enrich,
             _tables,
             _chain,
+            _open_chain,
+            _open_chain,
         ]
     )
     return made(random)
@@ -298,6 +302,42 @@ def _chain(random: Random) -> WhyFlow:
     )  # fmt: skip
 
 
+def _open_chain(random: Random) -> WhyFlow:
+    """An operator over the results of another that are not all emitted yet."""
+    choice = random.randrange(5)
+    if choice == 0:
+        size = random.choice([tumbling("5 seconds"), sessions("3 seconds"), sessions("4 seconds", touching="join")])
+        return WhyFlow(
+            f"aggregate(windowed({size}))", ["facts"], ["key"],
+            lambda facts: aggregate(windowed(facts, size, by="key", aggregates="sum(n) AS n"), by="key", aggregates=TOTALS),
+        )  # fmt: skip
+    if choice in (1, 2):
+        text, joined, _ = _joined(random, random.choice(["left", "inner", "anti"]))
+        return WhyFlow(
+            f"aggregate({text})", ["facts", "others"], ["key"],
+            lambda facts, others: aggregate(joined(facts, others), by="key", aggregates=TOTALS),
+            # A row without its match is emitted alone.
+            minimal=False,
+        )  # fmt: skip
+    if choice == 3:
+        how: Any = random.choice(["left", "inner"])
+        return WhyFlow(
+            f"aggregate(enrich({how}))", ["facts", "versions"], ["key"],
+            lambda facts, versions: aggregate(
+                enrich(facts, table(_without_n(versions), key="key"), on="key", at="at", how=how), by="key", aggregates=TOTALS
+            ),
+            minimal=False,
+        )  # fmt: skip
+    return WhyFlow(
+        "top(aggregate)", ["facts"], ["key"],
+        lambda facts: select_columns(
+            top(aggregate(facts, by=["key", "n"], aggregates="sum(n) AS total"), 1, by="key", order="total DESC"),
+            ["key", "total", "record"],
+        ),
+        ambiguous=True,
+    )  # fmt: skip
+
+
 # What a view shows
 
 
@@ -348,7 +388,7 @@ class Ran:
 
         pane = row.get("pane")
         trace = FlowTrace(read, timing=None if pane is None else pane["timing"], watermark=self.watermarks[batch])
-        return trace.records(find_records(trace, self.tree, self.schema, self.flow.key, row))
+        return trace.records(find_records(trace, self.tree, self.schema, self.flow.key, row).made_of)
 
     def again(self, worlds: Sequence[Sequence[tuple[str, pa.Table]]]) -> list[dict[str, Row]]:
         """What the flow gives for just these records, of several worlds at once that have nothing in common: rows by key."""

@@ -52,12 +52,12 @@ def lineage(late: str = "") -> dict[str, Any]:
     }  # fmt: skip
     read = {"is": "read", "source": "orders", "leaf": 0, "delay": 0}
     stage = {
-        "is": "stage", "operator": "windowed", "stage": "windowed-0", "how": how,
+        "is": "stage", "operator": "windowed", "stage": "windowed-0", "how": how, "behind": 0,
         "of": [{"is": "rows", "of": read, "where": [[">", ["column", "amount"], ["literal", "double", "1.0"]]], "columns": columns}],
     }  # fmt: skip
     shown = [["store", ["column", "by_0"]], ["window", window], ["total", None]]
     return {
-        "format": 1, "flow": "revenue", "version": 1, "epoch": 1, "because": "",
+        "format": 1, "flow": "revenue", "version": 1, "epoch": 1, "because": "", "starts": {"orders": {}}, "changed": None,
         "sink": {"kind": "view", "name": "revenue", "key": ["store", "window"]},
         "rows": {"is": "rows", "of": stage, "where": [], "columns": shown},
     }  # fmt: skip
@@ -127,6 +127,12 @@ def test_the_command_line_shows_the_records_and_the_values_over_time(home: str, 
     assert "made of 2 records: the flow over just these gives this row" in shown
     assert "--after orders/0/0" in shown
     assert run(["view", "why", "revenue", "Berlin", "2026-01-01 15:00", "--home", home]) != 0
+    capsys.readouterr()
+    window = json.dumps(KEY["window"])
+    assert run(["view", "why", "revenue", "Nowhere", window, "--home", home]) == 1
+    said = capsys.readouterr().err
+    for part in ("no row with the key Nowhere", "Its key is store, window.", "mainstem view read revenue --limit 10"):
+        assert part in said
 
 
 def test_the_api_pages_through_the_records(console: ConsoleProcess) -> None:

@@ -50,8 +50,9 @@ class Leaf:
     idle: Idle | None = None
     # Whether it is the input of a table in which rows are looked up by time.
     table: bool = False
-    # Whether it begins with the first record that its source has.
+    # Whether it begins with the first record that its source has, and the offsets by partition at which it begins, if given.
     from_earliest: bool = False
+    start: Mapping[str, int] | None = None
 
 
 @dataclass

@@ -14,9 +14,13 @@ from mainstem.log.log import Log
 from mainstem.log.topic import Topic
 from mainstem.log.watermark import NO_TIME
 
-__all__ = ["BatchReport", "BatchReports"]
+__all__ = ["UNKNOWN", "BatchReport", "BatchReports"]
 
 Ranges = Mapping[str, Mapping[int, tuple[int, int]]]
+# The offsets at which sources were read first, as a lineage has them: by source and partition.
+Starts = Mapping[str, Mapping[str, int]]
+# In place of the first offset of a source, if it is not known.
+UNKNOWN = -1
 
 
 @dataclass(frozen=True)
@@ -31,34 +35,52 @@ class BatchReport:
 class BatchReports:
     """The batches of one version of a flow, in order; those that were reported twice once."""
 
-    def __init__(self, reports: Sequence[BatchReport]) -> None:
+    def __init__(self, reports: Sequence[BatchReport], starts: Starts | None = None) -> None:
+        self._starts = starts or {}
         self._reports = sorted({it.batch: it for it in reports}.values(), key=lambda it: it.batch)
         self._numbers = [it.batch for it in self._reports]
 
     @classmethod
-    def read(cls, log: Log, flow: str, version: int) -> BatchReports:
+    def read(cls, log: Log, flow: str, version: int, starts: Starts | None = None) -> BatchReports:
         """The reports that are kept."""
         if PROGRESS_TOPIC not in log.topic_names():
-            return cls([])
+            return cls([], starts)
         rows = Topic(log, log.open_topic(PROGRESS_TOPIC)).to_arrow(
             columns=["flow", "version", "batch", "watermark", "sources"]
         )
-        return cls([_report(row) for row in rows.to_pylist() if row["flow"] == flow and row["version"] == version])
+        chosen = [row for row in rows.to_pylist() if row["flow"] == flow and row["version"] == version]
+        return cls([_report(row) for row in chosen], starts)
 
     def ranges(self, batch: int | None) -> Ranges:
         """The offsets of one batch; empty if they are not known."""
         found = None if batch is None else self._at(batch)
-        return {} if found is None else found.ranges
+        known = {} if found is None else found.ranges
+        return {
+            source: {
+                number: (self._first(source, number) if first == UNKNOWN else first, stop)
+                for number, (first, stop) in spans.items()
+                if first != UNKNOWN or self._first(source, number) != UNKNOWN
+            }
+            for source, spans in known.items()
+        }
+
+    def _first(self, source: str, partition: int) -> int:
+        """The first offset that the flow read of a source, or UNKNOWN."""
+        if self._reports and self._reports[0].batch == 0:
+            spans = (it.ranges.get(source, {}).get(partition) for it in self._reports)
+            first = next((span[0] for span in spans if span is not None), UNKNOWN)
+            if first != UNKNOWN:
+                return first
+        return self._starts[source].get(str(partition), 0) if source in self._starts else UNKNOWN
 
     def spans(
         self, batch: int | None, applied: Mapping[str, Mapping[int, int]]
     ) -> dict[str, dict[int, tuple[int, int]]]:
         """What the flow had read of each source after a batch; `applied`: by now."""
-        begun = self._reports[0].ranges if self._reports and self._reports[0].batch == 0 else {}
         last = self._reports[-1].ranges if self._reports else {}
         reported = {source: {number: stop for number, (_, stop) in spans.items()} for source, spans in last.items()}
         found = {
-            source: {number: (begun.get(source, {}).get(number, (0, 0))[0], end) for number, end in ends.items()}
+            source: {number: (self._first(source, number), end) for number, end in ends.items()}
             for source, ends in {**reported, **applied}.items()
         }
         if batch is None:
@@ -107,7 +129,10 @@ class BatchReports:
 
 def _report(row: Mapping[str, Any]) -> BatchReport:
     ranges = {
-        source["source"]: {it["partition"]: (it["start"] or 0, it["stop"]) for it in source["partitions"] or ()}
+        source["source"]: {
+            it["partition"]: (UNKNOWN if it["start"] is None else it["start"], it["stop"])
+            for it in source["partitions"] or ()
+        }
         for source in row["sources"] or ()
     }
     return BatchReport(row["batch"], ranges, NO_TIME if row["watermark"] is None else as_us(row["watermark"]))

@@ -17,5 +17,5 @@ def read_lineage(store: FlowStore, version: int) -> dict[str, Any] | None:
     """The lineage of a version of a flow; None if it is not known."""
     with suppress(OSError, ValueError), open(store.lineage(version), "rb") as file:
         content = decode_checked(file.read(), since=1, known=FORMAT)
-        return content if content.get("format") == FORMAT else None
+        return content if content.get("format") == FORMAT and "changed" in content else None
     return None

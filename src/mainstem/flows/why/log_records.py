@@ -12,8 +12,10 @@ from typing import Any
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from mainstem.clock import as_datetime
+from mainstem.flows.why.batch_reports import UNKNOWN
 from mainstem.flows.why.limits import Equal, Limit
 from mainstem.flows.why.traced_rows import Inexact, freeze
 from mainstem.log.log import Log, Promise, TopicBackend
@@ -38,8 +40,11 @@ class LogRecords:
     def __init__(self, log: Log, spans: Mapping[str, Span]) -> None:
         self._log = log
         self._spans = spans
-        # What of a topic is no longer there, in words.
+        # What of a topic is no longer there, in words; and up to which offsets compaction may have removed records.
         self.lost: dict[str, str] = {}
+        self.compacted: dict[str, dict[int, int]] = {}
+        # The first offset of each partition that was read, by topic.
+        self.first_read: dict[str, dict[int, int]] = {}
 
     def read(self, source: str, delay: int | None, limits: Sequence[Limit]) -> pa.Table:
         """The records, in the order of partition and offset, with `record` as the last column; its watermark if there is a delay."""
@@ -54,6 +59,10 @@ class LogRecords:
         if table.num_rows > RECORDS_MAX:
             raise Inexact(f"it may have been made of more than {RECORDS_MAX:,} records")
         record = table.column("record").combine_chunks()
+        first = self.first_read.setdefault(source, {})
+        for number in record.field("partition").unique().to_pylist():
+            offsets = record.field("offset").filter(pc.equal(record.field("partition"), number))
+            first[number] = min(first.get(number, offsets[0].as_py()), pc.min(offsets).as_py())
         order = np.lexsort((np.asarray(record.field("offset")), np.asarray(record.field("partition"))))
         return table.take(pa.array(order))
 
@@ -63,6 +72,12 @@ class LogRecords:
         for number in range(topic.settings.partitions):
             # A partition that the flow has not read has no place in the span.
             first, stop = (0, topic.latest(number)) if known is None else known.get(number, (0, 0))
+            if first == UNKNOWN:
+                if stop > 0:
+                    raise Inexact(f"it is not known at which offsets of {topic.name} the flow began")
+                first = 0
+            if (cleaned := _cleaned(topic, number)) > first and stop > first:
+                self.compacted.setdefault(topic.name, {})[number] = cleaned
             earliest = topic.earliest(number)
             if earliest > first and stop > first:
                 self.lost[topic.name] = f"no longer has its records before offset {earliest:,} of partition {number}"
@@ -76,8 +91,6 @@ class LogRecords:
         sealed = topic.sealed_files()
         if sealed is None:
             return None
-        if any(sealed.cleaned.values()) if sealed.cleaned is not None else False:
-            self.lost.setdefault(topic.name, "is compacted, and keeps the last record of each key")
         paths, bounds = [], []
         for number, segments in sealed.segments.items():
             first, stop = spans.get(number, (0, 0))
@@ -123,6 +136,15 @@ class LogRecords:
                 chosen = connection.sql(sql, params=values).to_arrow_table()
             rows = rows.take(chosen.column(0))
         return rows.cast(schema)
+
+
+def _cleaned(topic: TopicBackend, partition: int) -> int:
+    """Up to which offset compaction may have removed records."""
+    found = topic.compaction(partition)
+    if found is not None:
+        return found.cleaned
+    # A log that does not tell.
+    return topic.latest(partition) if topic.settings.keep.compacted else 0
 
 
 def _connected() -> duckdb.DuckDBPyConnection:

@@ -74,6 +74,7 @@ class FlowTrace:
         return [(name, pa.concat_tables(tables)) for name, tables in found.items()]
 
     def _rows(self, tree: Tree, limits: list[Limit], *, top: bool = False) -> TracedRows:
+        # `top`: the rows are those of the view, each of which was shown; of others some may not be emitted yet.
         match tree["is"]:
             case "read":
                 return self._records(tree, limits)
@@ -81,9 +82,9 @@ class FlowTrace:
                 below = substitute(limits, dict(tree["columns"]))
                 return rows_step(tree, self._rows(tree["of"], below, top=top))
             case "union":
-                return union_step([self._rows(part, limits) for part in tree["of"]])
+                return union_step([self._rows(part, limits, top=top) for part in tree["of"]])
             case "some":
-                given = self._rows(tree["of"], limits)
+                given = self._rows(tree["of"], limits, top=top)
                 return replace(given, assumed=given.assumed or tree["because"])
             case "groups":
                 below = limit_columns(limits, {name: name for name in tree["by"]})
@@ -114,10 +115,13 @@ class FlowTrace:
 
     def _stage(self, tree: Tree, limits: list[Limit], *, top: bool) -> TracedRows:
         how, of = tree["how"], tree["of"]
+        watermark = self._clock(tree)
         match tree["operator"]:
             case "windowed":
                 given = self._rows(of[0], _window_limits(how, limits))
-                return windowed_step(how, given, *((self._timing, self._watermark) if top else (None, None)))
+                if top:
+                    return windowed_step(how, given, self._timing, watermark)
+                return windowed_step(how, given, None, watermark, emitted_by=_known(watermark))
             case "table":
                 return table_step(how, self._rows(of[0], limit_fields(limits, "row", how["key"])))
             case "aggregate":
@@ -130,11 +134,18 @@ class FlowTrace:
             case "dedupe":
                 return dedupe_step(how, self._rows(of[0], limit_fields(limits, "row", how["by"])))
             case "join":
-                return join_step(how, *self._sides(how, of, limits))
+                alone = how["how"] in ("left", "right", "full", "anti") and "tables" not in how and not top
+                return join_step(how, *self._sides(how, of, limits), emitted_by=_known(watermark) if alone else None)
             case "enrich":
                 left, right = self._sides(how | {"how": "left", "shared": ()}, of, limits)
-                return enrich_step(how, left, right)
+                return enrich_step(how, left, right, emitted_by=None if top or how["latest"] else _known(watermark))
         raise Inexact(f"it cannot be said what {tree['operator']} made of its rows")
+
+    def _clock(self, tree: Tree) -> int | None:
+        """The watermark of a stage in the batch: the flow's, less the delays of the stages before it; None if it is not known."""
+        if self._watermark is None or self._watermark == NO_TIME:
+            return self._watermark
+        return self._watermark - max(map(_lag, tree["of"]), default=0)
 
     def _sides(self, how: Mapping[str, Any], of: Sequence[Tree], limits: list[Limit]) -> tuple[TracedRows, TracedRows]:
         """Both sides of a join; the values of the key that the left side has are looked up on the right one."""
@@ -175,6 +186,24 @@ class FlowTrace:
             left,
             self._rows(tree["of"][1], [*both[1], *(found if tree["how"] in ("inner", "left", "semi") else [])]),
         )
+
+
+def _lag(tree: Tree) -> int:
+    """How far the watermark of these rows is behind the flow's."""
+    match tree["is"]:
+        case "read":
+            return 0
+        case "union" | "pairs":
+            return max(map(_lag, tree["of"]))
+        case "stage":
+            return int(tree["behind"]) + max(map(_lag, tree["of"]), default=0)
+    return _lag(tree["of"])
+
+
+def _known(watermark: int | None) -> int:
+    if watermark is None:
+        raise Inexact("some results of its first operators may not have been emitted then: its batch is not known")
+    return watermark
 
 
 def _looked_up(left: TracedRows, ons: Sequence[Sequence[str]]) -> list[Limit]:

@@ -112,8 +112,11 @@ def _together(*rows: _Row | None) -> MadeOf:
 # Streams
 
 
-def join_step(how: Mapping[str, Any], left: TracedRows, right: TracedRows) -> TracedRows:
-    """The pairs of two streams, and the rows of a side that have none."""
+def join_step(
+    how: Mapping[str, Any], left: TracedRows, right: TracedRows, *, emitted_by: int | None = None
+) -> TracedRows:
+    """The pairs of two streams, and the rows of a side that have none: those whose time was up by a watermark, if not all were
+    emitted."""
     if "tables" in how:
         return table_join_step(how, left, right)
     lefts, rights = (
@@ -129,6 +132,11 @@ def join_step(how: Mapping[str, Any], left: TracedRows, right: TracedRows) -> Tr
     met = ({pair[0].number for pair in pairs if pair[0]}, {pair[1].number for pair in pairs if pair[1]})
     alone_left: list[Pair] = [(row, None) for row in lefts if row.number not in met[0]]
     alone_right: list[Pair] = [(None, row) for row in rights if row.number not in met[1]]
+    if emitted_by is not None:
+        if how["before"] is None:
+            raise Inexact("it is not known which rows of a join without a time are alone")
+        alone_left = [(row, None) for row, _ in alone_left if row and _up(row, how, left=True) < emitted_by]
+        alone_right = [(None, row) for _, row in alone_right if row and _up(row, how, left=False) < emitted_by]
     kind = how["how"]
     if kind == "semi":
         # A row is shown once, when its first match comes.
@@ -193,8 +201,7 @@ def _own(pair: Pair, how: Mapping[str, Any], behind: int) -> int:
 def table_join_step(how: Mapping[str, Any], left: TracedRows, right: TracedRows) -> TracedRows:
     """The pairs of two tables."""
     keys = [
-        rows.certain("join").keys(side["on"], "join is on")
-        for rows, side in zip((left, right), how["sides"], strict=True)
+        rows.once("join").keys(side["on"], "join is on") for rows, side in zip((left, right), how["sides"], strict=True)
     ]
     sides = [
         [
@@ -230,9 +237,14 @@ def table_join_step(how: Mapping[str, Any], left: TracedRows, right: TracedRows)
 # Look-ups
 
 
-def enrich_step(how: Mapping[str, Any], left: TracedRows, right: TracedRows) -> TracedRows:
-    """Facts, each with the version of the table's row that was valid at its time."""
+def enrich_step(
+    how: Mapping[str, Any], left: TracedRows, right: TracedRows, *, emitted_by: int | None = None
+) -> TracedRows:
+    """Facts, each with the version of the table's row that was valid at its time; those whose time a watermark has passed, if not
+    all were emitted."""
     facts = _side(how["sides"][0], (left.certain if how["latest"] else left.timed)("enrich"), "enrich")
+    if emitted_by is not None:
+        facts = [fact for fact in facts if fact.time < emitted_by]
     # The latest row of a table is there from its arrival on, which nothing records.
     table = how["sides"][1] | ({"time": None} if how["latest"] else {})
     versions = _by_key(_side(table, (right.certain if how["latest"] else right.timed)("enrich"), "enrich"))

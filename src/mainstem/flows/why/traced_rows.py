@@ -80,13 +80,17 @@ class TracedRows:
             raise Inexact(f"{what} takes rows of which it is not known {self.assumed}")
         return self
 
+    def once(self, what: str) -> TracedRows:
+        """The same; raises `Inexact` if some of the rows may not be there, or may have been emitted again with other values."""
+        if self.repeated:
+            raise Inexact(f"{what} takes rows that were emitted more than once")
+        return self.certain(what)
+
     def timed(self, what: str) -> TracedRows:
         """The same for an operator that leaves out late rows; raises `Inexact` if it is not known which were late, or when."""
         if self.untimed:
             raise Inexact(f"{what} leaves out late rows, and this log does not record the watermark of each record")
-        if self.repeated:
-            raise Inexact(f"{what} takes windows that were emitted more than once")
-        return self.certain(what)
+        return self.once(what)
 
     def take(self, chosen: Sequence[int], **changes: Any) -> TracedRows:
         places = pa.array(chosen, pa.int64())

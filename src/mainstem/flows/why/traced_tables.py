@@ -54,6 +54,8 @@ def _grouped(keys: Sequence[tuple[Any, ...]]) -> dict[tuple[Any, ...], list[int]
 
 def table_step(how: Mapping[str, Any], given: TracedRows) -> TracedRows:
     """The newest row of each key."""
+    if given.repeated:
+        raise Inexact("a table takes rows that were emitted more than once")
     keys = given.keys(how["key"], "a table has the key")
     deleted = [change == "delete" for change in _changes(given, how["record"])]
     in_log = list(deleted)
@@ -113,7 +115,7 @@ def _rank(order: tuple[Any, ...], place: tuple[int, int]) -> tuple[Any, ...]:
 
 def distinct_step(how: Mapping[str, Any], given: TracedRows) -> TracedRows:
     """Equal rows once."""
-    keys = given.certain("distinct").keys(how["row"], "distinct compares rows by")
+    keys = given.once("distinct").keys(how["row"], "distinct compares rows by")
     groups = _grouped(keys)
     rows = given.take([places[0] for places in groups.values()])
     made_of = [_together(given, places) for places in groups.values()]
@@ -134,7 +136,7 @@ def _together(given: TracedRows, places: Sequence[int]) -> tuple[int, ...]:
 
 def aggregate_step(how: Mapping[str, Any], given: TracedRows) -> TracedRows:
     """A row for each group; its aggregates are not known."""
-    keys = given.certain("aggregate").keys(how["by"], "aggregates are by")
+    keys = given.once("aggregate").keys(how["by"], "aggregates are by")
     groups = _grouped(keys)
     made_of = [_together(given, places) for places in groups.values()]
     firsts = [places[0] for places in groups.values()]
@@ -153,7 +155,7 @@ def groups_step(
     tree: Mapping[str, Any], given: TracedRows, watermark_at: Callable[[tuple[int, ...]], int]
 ) -> TracedRows:
     """Spark's groups. A row is dropped if the watermark of its batch, `watermark_at`, has passed its window or time."""
-    keys = given.certain("groupBy").keys(tree["by"], "groups are by")
+    keys = given.once("groupBy").keys(tree["by"], "groups are by")
     chosen = list(range(given.count))
     if tree["late"] is not None:
         of = given.table.schema.field(tree["late"]).type
@@ -162,7 +164,8 @@ def groups_step(
     groups = _grouped([keys[at] for at in chosen])
     made_of = [_together(given, [chosen[at] for at in places]) for places in groups.values()]
     firsts = [chosen[places[0]] for places in groups.values()]
-    return TracedRows(_first_of(given, tree["by"], tree["by"], firsts), made_of)
+    # Spark emits a group each time it changes.
+    return TracedRows(_first_of(given, tree["by"], tree["by"], firsts), made_of, repeated=True)
 
 
 # Rows that are kept

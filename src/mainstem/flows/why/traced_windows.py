@@ -51,10 +51,15 @@ class _Window:
 
 
 def windowed_step(
-    how: Mapping[str, Any], given: TracedRows, timing: str | None = None, watermark: int | None = None
+    how: Mapping[str, Any],
+    given: TracedRows,
+    timing: str | None = None,
+    watermark: int | None = None,
+    *,
+    emitted_by: int | None = None,
 ) -> TracedRows:
     """The windows of rows, one row for each; its aggregates are not known. `timing`: that of the pane that was shown, and
-    `watermark`: of its batch, if known."""
+    `watermark`: of its batch, if known. `emitted_by`: the watermark by which a window was emitted, if not all were."""
     keys = given.timed("windowed").keys(how["by"], "windows are by")
     rows = [row if row is not None and _is_taken(how, row, watermark) else None for row in window_rows(given)]
     of_key: dict[tuple[Any, ...], list[int]] = {}
@@ -66,7 +71,7 @@ def windowed_step(
     for places in of_key.values():
         for window in _windows(how, [row for at in places if (row := rows[at]) is not None]):
             shown = _shown(how, window, timing)
-            if shown.rows:
+            if shown.rows and (emitted_by is None or _closing(how, window) <= emitted_by):
                 firsts.append(places[0])
                 windows.append(shown)
     chosen = pa.array(firsts, pa.int64())
@@ -79,6 +84,11 @@ def windowed_step(
     columns["record"] = record_column([NO_TIME if it.end >= END else it.end - 1 for it in windows])
     many = how["early"] is not None or bool(how["lateness"])
     return TracedRows(pa.table(columns), [window.made_of for window in windows], repeated=many)
+
+
+def _closing(how: Mapping[str, Any], window: _Window) -> int:
+    """The watermark that closes a window."""
+    return _later(window.end, 1 if how["window"].get("touching") == "join" else 0)
 
 
 def _is_taken(how: Mapping[str, Any], row: WindowRow, watermark: int | None) -> bool:

@@ -64,8 +64,9 @@ class FlowCopy:
         os.makedirs(self._target.folder, mode=0o700, exist_ok=True)
         for version in self._versions():
             self._copy_checkpoint(version)
-            with suppress(FileNotFoundError):
-                self.bytes += copy_file(REAL_FILES, self._store.description(version), self._target.description(version))
+            for file in (FlowStore.description, FlowStore.lineage):
+                with suppress(FileNotFoundError):
+                    self.bytes += copy_file(REAL_FILES, file(self._store, version), file(self._target, version))
         try:
             known = self._store.read()
         except Corrupt:

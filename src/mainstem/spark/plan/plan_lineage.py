@@ -58,12 +58,19 @@ class _Part:
     tree: Tree
     known: dict[int, Expression | None]
     where: list[Expression] = field(default_factory=list)
+    # Columns that cannot be said, as they are written, by their ids.
+    unsaid: dict[int, str] = field(default_factory=dict)
 
     def translate(self, expression: Any) -> Expression | None:
         try:
             return translate(expression, {number: it for number, it in self.known.items() if it is not None})
         except NotTranslated:
             return None
+
+    def written(self, expression: Any) -> str:
+        """An expression as its program has it: Spark computes what rows are grouped by in a column of its own."""
+        own = expression.nodeName() == "AttributeReference" and self.unsaid.get(int(expression.exprId().id()))
+        return own or str(expression.sql())
 
 
 class _Tracer:
@@ -114,14 +121,18 @@ class _Tracer:
     def _project(self, node: Any) -> _Part:
         part = self._of(node.children().apply(0))
         known: dict[int, Expression | None] = {}
+        unsaid = dict(part.unsaid)
         for expression in parts_of(node.projectList()):
             named = expression.child() if expression.nodeName() == "Alias" else expression
-            known[int(expression.exprId().id())] = part.translate(named)
-        return _Part(part.tree, known, part.where)
+            number = int(expression.exprId().id())
+            known[number] = part.translate(named)
+            if known[number] is None:
+                unsaid.setdefault(number, str(named.sql()))
+        return _Part(part.tree, known, part.where, unsaid)
 
     def _filter(self, node: Any) -> _Part:
         part = self._of(node.children().apply(0))
-        return _Part(part.tree, part.known, [*part.where, *_conditions(node.condition(), part)])
+        return _Part(part.tree, part.known, [*part.where, *_conditions(node.condition(), part)], part.unsaid)
 
     def _closed(self, part: _Part, output: Any, some: str = "") -> tuple[Tree, dict[int, Expression | None]]:
         """The rows so far written down, and their columns."""
@@ -154,7 +165,7 @@ class _Tracer:
             raise Unsaid("Spark's session_window")
         by = [part.translate(expression) for expression in grouping]
         if None in by:
-            raise Unsaid(str(grouping[by.index(None)].sql()))
+            raise Unsaid(part.written(grouping[by.index(None)]))
         columns = [[f"by_{place}", expression] for place, expression in enumerate(by)]
         late = next((place for place, it in enumerate(grouping) if _is_watermarked(it)), None)
         tree: Tree = {

@@ -175,8 +175,9 @@ class SparkTopic(Topic):
             shown = self.shown_schema(delay)
             event_time = None if delay is None else self.settings.event_time
             return Leaf(
-                number, self.name, shown, delay=delay, idle_after=idle, from_earliest=start == "earliest"
-            ), event_time
+                number, self.name, shown, delay=delay, idle_after=idle, from_earliest=start == "earliest",
+                start=_by_text(start) if isinstance(start, Mapping) else None,
+            ), event_time  # fmt: skip
 
         return leaf_stream(leaf, lambda leaf, build: self._load(leaf, build, start))
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mainstem.errors import NotFound
 from mainstem.workbench.cli.command_arguments import (
     AsOfOption,
     HomeOption,
@@ -53,6 +54,12 @@ def why(
     with open_home(home) as stem, open_view(stem, view) as opened:
         at = parse_as_of(as_of)
         found = opened.why(find_key(opened, key, at), as_of=at, limit=limit, after=after)
+        if found.row is None and not found.shown and not as_json:
+            raise NotFound(
+                f'view "{view}" has no row with the key {", ".join(key)}',
+                detail=f"Its key is {', '.join(opened.key)}.",
+                hint=f"List its rows: mainstem view read {view} --limit 10",
+            )
         schema = opened.schema
         today = today_of(stem.log.clock) if is_terminal() else None
     if as_json:
