@@ -162,6 +162,7 @@ def test_a_wrong_question_is_answered_in_three_parts(console, path, status, said
 
 
 def test_an_address_of_another_machine_is_no_taken_port(stem, capsys):
+    AccessTokens(stem.home).create("read", lasts_us=1_000_000_000)
     assert run(["console", "--home", stem.home, "--host", "192.0.2.1", "--behind-proxy", "--port", "0"]) != 0
     assert "not one of this machine's" in capsys.readouterr().err
 

@@ -188,7 +188,7 @@ def test_a_view(console, command, watched):
     assert shown.count() == len(rows)
     for row, found in zip(rows, shown.all(), strict=True):
         cells = found.locator("td").all_inner_texts()
-        assert (cells[1], float(cells[3]), int(cells[4])) == (row["store"], row["total"], row["orders"])
+        assert (cells[2], float(cells[4]), int(cells[5])) == (row["store"], row["total"], row["orders"])
     assert shown_numbers(page, ".words") <= {str(len(rows)), str(view["rows"])}
 
 

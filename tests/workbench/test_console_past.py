@@ -26,7 +26,8 @@ pytestmark = [
 PAGES = {
     "": (
         [".map-picture .node", ".feed li"],
-        r"not kept|^\d rejected$|with their reason|^279 rows$|^changed a while ago$|waiting, . held",
+        # Queues keep no history: neither how far they are behind nor what they rejected.
+        r"not kept|^\d rejected$|with their reason|^279 rows$|^changed a while ago$|waiting, . held|wants? a look|^furthest behind|rejected message",
     ),
     "flows": (["text=revenue"], r"^$"),
     "flows/revenue": ([".picture canvas", ".strip .plot canvas", ".facts-list", ".holders"], r"^\d+$|not kept"),
