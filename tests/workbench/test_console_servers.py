@@ -76,12 +76,12 @@ def shop(servers, tmp_path_factory) -> Iterator[Shop]:
         schema = "order_id STRING, n BIGINT, at TIMESTAMP"
         orders = stem.create_topic("orders", schema=schema, key="order_id", partitions=2, event_time="at")
         now = datetime.now(UTC)
-        orders.append([{"order_id": f"o-{n}", "n": n, "at": now - 5 * MINUTE * (n == 7)} for n in range(300)])
+        orders.append([{"order_id": f"o-{n}", "n": n, "at": now - 5 * MINUTE * (n == 290)} for n in range(300)])
         orders.queue("mails")
         run = began(stem, "revenue", sink="view revenue")
         writer = mainstem.View.writer(stem.view("revenue", key="store"), run, SCHEMA)
         writer.apply(totals(Berlin=1, Paris=2), Batch(0, run))
-        # Reported before the orders came: one of them is below the watermark.
+        # Before the last orders were read: one of these is below the watermark that was reached.
         did_batch(
             stem, run, 0, {"orders": {0: 100, 1: 100}}, rows_in=200, rows_out=2, at=now - MINUTE, watermark=now - MINUTE
         )

@@ -43,7 +43,8 @@ class BatchWatermarks:
             for source in row["sources"] or ():
                 for part in source["partitions"] or ():
                     starts, marks = self._parts[source["source"], part["partition"]]
-                    starts.append(part["start"])
+                    # Null in the first report of a flow.
+                    starts.append(part["start"] or 0)
                     marks.append(reached)
                     ends[source["source"], part["partition"]] = part["stop"]
             if row["watermark"] is not None:
