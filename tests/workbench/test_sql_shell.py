@@ -94,15 +94,20 @@ class Conversation:
 
     def interrupt(self) -> None:
         """Ctrl-C. Python does not see one that comes between a prompt and its wait for a key, so it is typed again."""
-        self.say("\x03")
-        while not select.select([self._terminal], [], [], 5)[0]:
+        for _ in range(60):
             self.say("\x03")
+            if select.select([self._terminal], [], [], 5)[0]:
+                return
+        raise AssertionError(f"it does not hear Ctrl-C after {self._printed!r}")
 
     def end(self) -> int:
         """The exit status."""
         try:
-            while os.read(self._terminal, 65_536):
-                pass
+            while True:
+                ready, _, _ = select.select([self._terminal], [], [], SECONDS_MAX)
+                assert ready, "it does not end"
+                if not os.read(self._terminal, 65_536):
+                    break
         except OSError:
             pass
         os.close(self._terminal)
