@@ -17,10 +17,12 @@ import pyarrow as pa
 from pyspark import cloudpickle
 
 from mainstem.operators import (
+    Pattern,
     Process,
     Timers,
     after_rows,
     aggregate,
+    both,
     calendar,
     clock_corrected,
     compare_with,
@@ -28,18 +30,22 @@ from mainstem.operators import (
     dedupe,
     distinct,
     each_row,
+    either,
     enrich,
     every,
     everything,
     first_of,
+    group,
     hopping,
     join,
     late_rows,
     latest,
+    match,
     on_time_rows,
     process,
     sessions,
     sliding,
+    step,
     table,
     top,
     tumbling,
@@ -58,6 +64,11 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 LEVELS = [0.0, -0.0, float("nan"), 1.5, None]
 NAMES = ["a", "b", None]
 Operator = Callable[..., Any]
+PATTERN: Pattern = (
+    both(step("few", "n < 5"), step("high", "level > 1"))
+    .then(either(step("unknown", "level IS NULL"), step("many", "n >= 5")))
+    .then(group(step("again", "n < last(few.n) + 3")).optional())
+)
 # Of rows with the same in all of these that they have, the order is told.
 KEYS = ("level", "name", "n", "v", "key", "window")
 
@@ -157,6 +168,15 @@ ONE: dict[str, Operator] = {
         for number, (name, kind) in enumerate(KINDS.items())
     },
     "by append": over(tumbling("1 minute"), on="record.appended_at"),
+    # Without `steps`: Spark names the elements of a list in another way.
+    "match": lambda rows: narrowed(
+        match(rows, PATTERN, by="name", within="6 minutes", after_match="past last", measures=["count(few) AS found"]),
+        "name",
+        "match",
+        "started_at",
+        "ended_at",
+        "found",
+    ),
     "dedupe": lambda rows: dedupe(rows, by="level", within="1 minute"),
     "process": lambda rows: process(rows, by="level", using=Tally),
     "table": lambda rows: table(rows, key="level"),
@@ -192,7 +212,7 @@ ONE: dict[str, Operator] = {
 # Those that every run of the tests compares: each operator at least once; tumbling and sliding windows are in two of them. Every
 # engine of windows has its panes compared in each run in test_windowed_naive.py.
 ONE_SHORT = [
-    "sessions again", "dedupe", "process", "table of a feed", "versions", "aggregate", "top of distinct", "compare_with", "clock_corrected", "late_rows",
+    "sessions again", "match", "dedupe", "process", "table of a feed", "versions", "aggregate", "top of distinct", "compare_with", "clock_corrected", "late_rows",
     "on_time_rows",
 ]  # fmt: skip
 

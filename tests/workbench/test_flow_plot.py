@@ -164,7 +164,7 @@ def test_only_records_and_panes_of_the_span_are_drawn(cli, played):
     )
     assert said == (0, "part.svg: 1 record, 1 pane\n", "")
     assert cli("flow", "plot", "totals", "-o", "part.svg", "--start", "soon").error[0] == (
-        'mainstem.Invalid: --start "soon" is not a position'
+        'mainstem.Invalid: --start "soon" is not a time'
     )
 
 
